@@ -1,0 +1,48 @@
+"""circuitlib: the small package under the book "Transformer circuits".
+
+``import circuitlib as cl`` is instant: torch and TransformerLens are loaded when a name that needs them is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+# Every public name and the module that defines it.
+_PUBLIC = {
+    "models": "models",
+    "load_model": "models",
+    "Task": "tasks",
+    "default_task": "tasks",
+    "docstring": "tasks",
+    "induction": "tasks",
+    "Graph": "graph",
+    "Edge": "graph",
+    "Circuit": "graph",
+    "random_circuit": "graph",
+    "jaccard": "graph",
+    "Engine": "engine",
+    "activation_patching": "patching",
+    "head_scores": "heads",
+    "roles": "heads",
+    "faithfulness": "evaluation",
+    "plot_heads": "plotting",
+    "plot_residual": "plotting",
+    "plot_attention": "plotting",
+    "check": "exercises",
+}
+
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str):
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'circuitlib' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value  # so that a function wins over the submodule of the same name
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

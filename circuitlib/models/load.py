@@ -1,0 +1,93 @@
+"""``load_model``: one door to every model of the book. Raw weights: nothing is folded or centred."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from pathlib import Path
+
+from .registry import ModelInfo, info
+
+HUB_SECONDS = 8.0
+
+
+def load_model(name: str, device: str = "cpu"):
+    """Load a model of the registry as a TransformerLens ``TransformerBridge``, in eval mode, with raw weights.
+
+    Args:
+        name: a name of ``cl.models()``.
+        device: where to put it; the book's numbers are made on "cpu".
+
+    Raises:
+        ValueError: an unknown name (the message lists the names), or a shipped file that is damaged
+            (the message names the file and both hashes).
+        ConnectionError: a Hub model that is not in the local cache while the Hub can't be reached; within 10 seconds.
+    """
+    loaders = {"shipped": load_shipped, "hub": load_from_hub}
+    entry = info(name)
+    model = loaders[entry.family](entry).to(device).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.circuitlib_name = name
+    return model
+
+
+def load_shipped(entry: ModelInfo):
+    """Boot a native, attention-only bridge from the files in ``entry.folder``, after checking their hashes."""
+    from safetensors.torch import load_file
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoTokenizer
+
+    check_files(entry.folder)
+    config = json.loads((entry.folder / "config.json").read_text("utf8"))
+    tokenizer = AutoTokenizer.from_pretrained(entry.folder)
+    model = TransformerBridge.boot_native(TransformerBridgeConfig(**config, seed=0), tokenizer=tokenizer)
+    model.load_state_dict(load_file(entry.folder / "model.safetensors"), strict=True)
+    return model
+
+
+def check_files(folder: Path) -> None:
+    """Compare every file named in ``SHA256SUMS`` with the hash that stands there."""
+    for line in (folder / "SHA256SUMS").read_text("utf8").splitlines():
+        recorded, name = line.split(maxsplit=1)
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        if found != recorded:
+            raise ValueError(f"{folder / name} is damaged: its SHA-256 is {found}, expected {recorded}; install circuitlib again")
+
+
+def load_from_hub(entry: ModelInfo):
+    """Boot a downloaded model: ``attn-only-4l`` from its legacy checkpoint, others through transformers."""
+    require_hub(entry)
+    from transformer_lens.model_bridge import TransformerBridge
+
+    if entry.repo.startswith("NeelNanda/"):
+        return TransformerBridge.boot_tl_legacy(entry.repo)
+    return TransformerBridge.boot_transformers(entry.repo)
+
+
+def require_hub(entry: ModelInfo) -> None:
+    """Return if the model is cached or the Hub answers; else one ConnectionError, before any long retry."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(entry.repo, "config.json"), str):
+        return
+    problem: list = ["no answer"]
+
+    def ask():
+        try:
+            HfApi().model_info(entry.repo, timeout=HUB_SECONDS)
+            problem[:] = [None]
+        except Exception as error:  # whatever stands between here and the Hub
+            problem[:] = [error]
+
+    # In a thread, because looking up a host name has no time-out of its own.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    if problem[0] is not None:
+        raise ConnectionError(
+            f"model {entry.name!r} is downloaded from the Hugging Face Hub ({entry.repo}), which can't be reached "
+            f"({type(problem[0]).__name__}); shipped models such as 'docstring-4l' need no network"
+        )

@@ -1,0 +1,70 @@
+"""The models that the book knows, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One line of ``cl.models()``.
+
+    Args:
+        family: "shipped" (weights in this package), "hand-made" (weights written by a function) or "hub" (downloaded).
+        tasks: names of the tasks it solves, the default one first.
+        repo: for a hub model, the repository on the Hugging Face Hub.
+    """
+
+    name: str
+    family: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    mlps: bool
+    tasks: tuple[str, ...]
+    repo: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where a shipped model's files are."""
+        return SHIPPED / self.name
+
+
+REGISTRY = {
+    model.name: model
+    for model in (
+        ModelInfo("docstring-4l", "shipped", 4, 8, 128, False, ("docstring", "induction")),
+        ModelInfo("attn-only-4l", "hub", 4, 8, 512, False, ("docstring", "induction"), "NeelNanda/Attn_Only_4L512W_C4_Code"),
+        ModelInfo("gpt2", "hub", 12, 12, 768, True, ("induction",), "openai-community/gpt2"),
+    )
+}
+
+
+def info(name: str) -> ModelInfo:
+    """The registry's entry for ``name``; a ValueError that lists the names if there is none."""
+    if name not in REGISTRY:
+        raise ValueError(f"unknown model {name!r}; choose one of: {', '.join(REGISTRY)}")
+    return REGISTRY[name]
+
+
+def models():
+    """All models as a pandas table: family, shape, size on disk (shipped models) and tasks."""
+    import pandas as pd
+
+    rows = [
+        {
+            "name": model.name,
+            "family": model.family,
+            "layers": model.n_layers,
+            "heads": model.n_heads,
+            "d_model": model.d_model,
+            "MLPs": model.mlps,
+            "size": f"{sum(f.stat().st_size for f in model.folder.iterdir()) / 1e6:.1f} MB" if model.folder.is_dir() else "",
+            "tasks": ", ".join(model.tasks),
+        }
+        for model in REGISTRY.values()
+    ]
+    return pd.DataFrame(rows).set_index("name")
