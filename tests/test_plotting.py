@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import re
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
+
+from circuitlib import plotting
+from circuitlib.plotting import AttentionView, plot_attention, plot_heads, plot_residual, set_attention_mode, visible
+
+HOSTILE = ["<b>", "</script>", "'", '"', "&amp;", "\u2028", "$x$", "a_b^c", "\n", "\t", "        ", " size", "\\", "é", "∞"]
+
+
+@pytest.fixture(autouse=True)
+def attention_mode():
+    yield
+    set_attention_mode("auto")
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = TransformerBridgeConfig(
+        n_layers=2, d_model=12, n_heads=3, d_head=4, n_ctx=20, d_vocab=17, attn_only=True, normalization_type="LN", act_fn="relu", seed=3
+    )
+    return TransformerBridge.boot_native(config).eval()
+
+
+def cells(figure, panel: int = 0) -> np.ndarray:
+    return np.asarray(figure.axes[panel].images[0].get_array())
+
+
+def tick_labels(axis) -> list[str]:
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+# --- heatmaps
+
+
+def test_residual_shows_the_values_along_the_bottom_when_short_and_down_the_side_when_long():
+    short = np.linspace(-1, 0.5, 12).reshape(3, 4)
+    figure = plot_residual(short, ["a", "\n", " c", "d"])
+    np.testing.assert_allclose(cells(figure), short)
+    assert tick_labels(figure.axes[0].xaxis) == ["a", "⏎", "·c", "d"]
+    assert tick_labels(figure.axes[0].yaxis) == ["0", "1", "2"]
+
+    long = np.random.default_rng(0).normal(size=(3, 40))
+    figure = plot_residual(long, [f"t{i}" for i in range(40)])
+    np.testing.assert_allclose(cells(figure), long.T)
+    assert tick_labels(figure.axes[0].yaxis)[:2] == ["t0", "t1"]
+    np.testing.assert_allclose(cells(plot_residual(long, ["x"] * 40, tokens_on="x")), long)
+
+
+def test_zero_is_white_and_the_scale_is_symmetric_and_shared():
+    figure = plot_residual({"one": np.full((2, 3), 0.1), "two": np.array([[0, -4.0, 0], [0, 0, 1]])}, "abc")
+    for panel in (0, 1):
+        norm = figure.axes[panel].images[0].norm
+        assert (norm.vmin, norm.vmax) == (-4.0, 4.0)
+    red, green, blue, _ = figure.axes[0].images[0].cmap(0.5)
+    assert min(red, green, blue) > 0.95
+    assert plot_heads(np.zeros((2, 2))).axes[0].images[0].norm.vmax == 1.0
+    assert plot_heads(np.ones((2, 2)), limit=3).axes[0].images[0].norm.vmax == 3.0
+
+
+def test_positive_is_blue():
+    red, _, blue, _ = plot_heads(np.ones((2, 2))).axes[0].images[0].cmap(0.95)
+    assert blue > red
+
+
+def test_heads_write_the_numbers_and_leave_out_what_rounds_to_zero():
+    matrix = np.array([[0.5, -0.25, 0.001], [1.0, np.nan, 0]])
+    axis = plot_heads(matrix, title="Effect").axes[0]
+    written = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in axis.texts}
+    assert written == {(0, 0): ".50", (0, 1): "−.25", (1, 0): "1.00"}
+    assert axis.get_title(loc="left") == "Effect"
+    assert not plot_heads(matrix, annotate=False).axes[0].texts
+
+
+def test_tensors_are_drawn_with_and_without_gradient():
+    matrix = torch.randn(2, 3, dtype=torch.bfloat16).requires_grad_()
+    np.testing.assert_allclose(cells(plot_heads(matrix)), matrix.detach().float().numpy())
+
+
+def test_labels_are_never_read_as_mathematics():
+    figure = plot_residual(np.ones((1, len(HOSTILE))), HOSTILE, title="$x$ and \\$ and $\\frac{$")
+    figure._repr_png_()
+    assert figure.axes[0].get_title(loc="left") == "$x$ and \\$ and $\\frac{$"
+    assert "$x$" in tick_labels(figure.axes[0].xaxis)
+    assert not any(t.get_parse_math() for t in figure.axes[0].get_xticklabels())
+
+
+def test_every_label_has_a_glyph(recwarn):
+    plot_residual(np.ones((1, 5)), ["\n", "\t", " x", " " * 9, "é"], title="−")._repr_png_()
+    assert not [w for w in recwarn if "Glyph" in str(w.message)]
+
+
+def test_pictures_are_the_same_bytes_whatever_the_reader_configured():
+    def picture():
+        return plot_residual({"a": np.eye(4), "b": -np.eye(4)}, "wxyz", title="T")._repr_png_()
+
+    first = picture()
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black", "figure.dpi": 40, "text.usetex": True}):
+        assert picture() == first
+    assert first[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_nothing_is_left_open_and_nothing_is_configured():
+    before = dict(matplotlib.rcParams)
+    plot_heads(np.eye(3))._repr_png_()
+    assert dict(matplotlib.rcParams) == before
+    if "matplotlib.pyplot" in sys.modules:
+        assert not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_ax_is_drawn_into():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axis = figure.subplots()
+    assert plot_heads(np.eye(2), ax=axis) is figure and axis.images
+    with pytest.raises(ValueError, match="^ax: "):
+        plot_heads({"a": np.eye(2), "b": np.eye(2)}, ax=axis)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plot_residual(np.ones(3), "abc"), r"matrix: expected \[layer, pos\], got shape \[3\]"),
+        (lambda: plot_residual(np.ones((2, 3)), "ab"), "labels: expected one for each of 3 positions, got 2"),
+        (lambda: plot_residual(np.ones((2, 3)), "abc", row_labels=["x"]), "row_labels: expected one for each of 2 rows, got 1"),
+        (lambda: plot_residual(np.ones((2, 3)), "abc", tokens_on="z"), "tokens_on: expected"),
+        (lambda: plot_residual({}, "abc"), "matrix: expected at least one"),
+        (lambda: plot_residual({"a": np.ones((2, 3)), "b": np.ones((1, 3))}, "abc"), "matrix: expected matrices of one shape"),
+        (lambda: plot_heads(np.array([[1, np.inf]])), r"matrix: expected finite values or NaN, got an infinite one at \[0, 1\]"),
+        (lambda: plot_heads(np.ones((0, 3))), "matrix: expected"),
+        (lambda: plot_heads(np.ones((2, 3)), limit=0), "limit: expected a positive number"),
+        (lambda: set_attention_mode("live"), "mode: expected one of"),
+    ],
+)
+def test_bad_input_is_one_line(call, message):
+    with pytest.raises(ValueError, match="^" + message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [("\n", "⏎"), (" size", "·size"), ("a b", "a b"), ("\n    ", "⏎····"), ("         ", "·×9"), ("", "∅"), ("\t", "⇥"), ("\x00", "\\x00")],
+)
+def test_visible(token, shown):
+    assert visible(token) == shown
+
+
+@given(st.text())
+def test_visible_is_short_printable_and_never_empty(token):
+    shown = visible(token)
+    assert 0 < len(shown) <= 14 and shown.isprintable() and shown == shown.strip()
+
+
+def test_plotting_loads_neither_torch_nor_matplotlib():
+    code = "import sys, circuitlib.plotting; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib', 'transformer_lens')))"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}).returncode == 0
+
+
+# --- attention
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would find: open tags, attributes of the drawn element, text and scripts."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.views, self.tags, self.text, self.scripts = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append(tag)
+        if dict(attrs).get("class") == "circuitlib-attention":
+            self.views.append(dict(attrs))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
+
+
+def test_attention_is_the_models_own(model):
+    tokens = torch.tensor([3, 1, 4, 1, 5])
+    view = plot_attention(model, tokens, ["a1.2", "a0.0"], labels=list("abcde"))
+    _, cache = model.run_with_cache(tokens[None])
+    for index, (layer, head) in enumerate([(1, 2), (0, 0)]):
+        np.testing.assert_allclose(view.pattern[index], cache[f"blocks.{layer}.attn.hook_pattern"][0, head].detach().numpy(), atol=1e-6)
+    props = json.loads(Page(view.html()).views[0]["data-props"])
+    assert props["attentionHeadNames"] == ["a1.2", "a0.0"] and props["tokens"] == list("abcde")
+    np.testing.assert_allclose(props["attention"], view.pattern, atol=5.1e-4)
+
+
+def test_attention_leaves_no_hook_and_no_gradient(model):
+    view = plot_attention(model, [1, 2, 3], "a0.1", labels=list("abc"))
+    assert view.heads == ("a0.1",)
+    assert not any(hook.fwd_hooks for hook in model.hook_dict.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(max_size=6), min_size=1, max_size=8))
+def test_any_tokens_survive_the_way_through_html(tokens):
+    n = len(tokens)
+    view = AttentionView(("a0.0",), tuple(tokens), np.tril(np.ones((1, n, n))) / n)
+    page = Page(view.html())
+    assert page.open == []  # every element is closed
+    assert page.tags == ["div", "details", "summary", "p", "ul", "li", "b", "script"]
+    assert json.loads(page.views[0]["data-props"])["tokens"] == tokens
+
+
+def test_hostile_tokens_add_no_tag_to_the_text_alternative():
+    n = len(HOSTILE)
+    view = AttentionView(("a0.0",), tuple(HOSTILE), np.tril(np.ones((1, n, n))) / np.arange(1, n + 1)[:, None])
+    text = view.html()
+    assert not re.search(r"<b>[^a]|</script>.", text) and "\u2028" not in text.split("<details")[0]
+    assert text.count("</script>") == 1
+
+
+def test_html_is_deterministic_and_small_and_differs_with_content():
+    pattern = np.tril(np.random.default_rng(0).random((2, 40, 40)))
+    view = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern)
+    again = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern + 1e-9)
+    other = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern * 0.5)
+    assert view.html() == again.html() and len(view.html()) < 25_000
+    assert Page(view.html()).views[0]["id"] != Page(other.html()).views[0]["id"]
+    assert re.fullmatch(r"[a-z][\w-]+", Page(view.html()).views[0]["id"])  # CircuitsVis looks it up as a CSS selector
+
+
+def test_text_alternative_lists_the_strongest_pairs():
+    pattern = np.zeros((1, 4, 4))
+    pattern[0] = [[1, 0, 0, 0], [0.9, 0.1, 0, 0], [0.02, 0.98, 0, 0], [0.5, 0.25, 0.25, 0]]
+    view = AttentionView(("a2.1",), ("<s>", "def", "load", "("), pattern)
+    assert view.strongest("a2.1", 2) == [(2, 1, 0.98), (3, 1, 0.25)]
+    text = "".join(Page(view.html()).text)
+    assert "load (2) → def (1) 0.98; ( (3) → def (1) 0.25" in text
+    assert "On the first token, on average 0.47." in text
+    with pytest.raises(ValueError, match="^head: expected one of a2.1, got 'a0.0'"):
+        view.strongest("a0.0")
+
+
+def test_modes(monkeypatch, model):
+    view = plot_attention(model, [1, 2, 3], ["a0.0"], labels=list("abc"))
+    assert view._repr_mimebundle_().keys() == {"text/plain", "text/html"}
+    assert view._repr_mimebundle_()["text/html"] == view.html()
+    assert view._repr_mimebundle_()["text/plain"] == "AttentionView(a0.0; 3 tokens)"
+
+    set_attention_mode("static")
+    assert view._repr_mimebundle_()["image/png"][:4] == b"\x89PNG" and "text/html" not in view._repr_mimebundle_()
+
+    set_attention_mode("inline")
+    text = view._repr_mimebundle_()["text/html"]
+    assert len(text) > 1_000_000 and text.count("</script>") == 2 and "sourceMappingURL" not in text
+    assert Page(text).open == []
+
+    set_attention_mode("auto")
+    monkeypatch.setitem(sys.modules, "google.colab", object())
+    assert len(view._repr_mimebundle_()["text/html"]) > 1_000_000
+    set_attention_mode("book")
+    assert view._repr_mimebundle_()["text/html"] == view.html()
+
+
+@pytest.mark.parametrize(("variables", "environment", "mode"), [({}, None, "book"), ({"__vsc_ipynb_file__": "x"}, None, "inline"), ({}, "x", "inline")])
+def test_a_live_notebook_is_recognised(monkeypatch, variables, environment, mode):
+    ipython = type("IPython", (), {"get_ipython": staticmethod(lambda: type("Shell", (), {"user_ns": variables}))})
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    if environment:
+        monkeypatch.setenv("JPY_SESSION_NAME", environment)
+    assert plotting._host_mode() == mode
+
+
+@pytest.mark.parametrize("heads", [["a2.0"], ["a0.3"], ["m0"], ["0.1"], [(0, 1)], "a9.9", [], ["a0.0", "a-1.0"]])
+def test_a_head_that_does_not_exist_is_one_error(model, heads):
+    with pytest.raises(ValueError, match="^heads: .*expected"):
+        plot_attention(model, [1, 2], heads, labels=["a", "b"])
+
+
+@pytest.mark.parametrize("tokens", [[[1, 2], [3, 4]], [], [[[1]]], [0.5, 1.5]])
+def test_tokens_of_another_shape_are_refused(model, tokens):
+    with pytest.raises(ValueError, match="^tokens: expected the token ids of one prompt"):
+        plot_attention(model, tokens, ["a0.0"])
+
+
+def test_labels_must_fit(model):
+    with pytest.raises(ValueError, match="^labels: expected one for each of 2 tokens, got 3"):
+        plot_attention(model, [1, 2], ["a0.0"], labels=list("abc"))
+
+
+def test_the_static_picture_shows_only_the_past():
+    view = AttentionView(("a0.0", "a0.1"), ("a", "b", "c"), np.tril(np.ones((2, 3, 3))))
+    image = view.figure().axes[0].images[0].get_array()
+    assert image.mask.tolist() == [[False, True, True], [False, False, True], [False, False, False]]
