@@ -1,0 +1,47 @@
+"""What every test shares: no hook may survive on a model."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+
+import pytest
+
+_models: weakref.WeakSet = weakref.WeakSet()
+
+
+@pytest.fixture(autouse=True)
+def no_hook_survives():
+    """After each test, no TransformerLens model that any test made or loaded may still carry a hook.
+
+    The fixture never imports TransformerLens itself, so a test that does without it stays fast.
+    """
+    _watch()
+    yield
+    _watch()
+    left = {}
+    for model in list(_models):
+        hooks = {name: len(handles) for name, handles in model.list_hooks().items()}
+        if hooks:
+            left[getattr(model, "circuitlib_name", type(model).__name__)] = hooks
+            model.reset_hooks(including_permanent=True)  # so that the next test isn't blamed
+    assert not left, f"hooks left on a model: {left}"
+
+
+def _watch() -> None:
+    """Record each new TransformerBridge in ``_models``, from the moment that the class is loaded."""
+    bridge = getattr(sys.modules.get("transformer_lens.model_bridge.bridge"), "TransformerBridge", None)
+    if bridge is None or hasattr(bridge.__init__, "__wrapped__"):
+        return
+    build = bridge.__init__
+
+    @functools.wraps(build)
+    def build_and_record(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        _models.add(self)
+
+    bridge.__init__ = build_and_record
+    # Models from before the class was watched: the first test that loads one. A walk over all objects, once.
+    _models.update(thing for thing in gc.get_objects() if issubclass(type(thing), bridge))
