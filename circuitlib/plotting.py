@@ -224,7 +224,7 @@ class AttentionView:
         identity = "cv-" + hashlib.sha256(props.encode()).hexdigest()[:12]
         script = f"<script>{_bundle()}</script>" if bundle else ""
         return (
-            f"{script}<div class=\"circuitlib-attention\" id=\"{identity}\" data-element=\"AttentionHeads\" data-props='{props}'></div>"
+            f'{script}<div class="circuitlib-attention" id="{identity}" data-element="AttentionHeads" data-props=\'{props}\'></div>'
             f"{self._as_text()}<script>{_DRAW.replace('ID', identity)}</script>"
         )
 
@@ -239,7 +239,9 @@ class AttentionView:
         values = np.tril(self.pattern[self.heads.index(head)]).copy()
         values[:, 0] = 0
         # Rounded, then by position: so that noise in the last digits can't change the order.
-        found = sorted((-round(float(values[q, p]), 2), int(q), int(p)) for q, p in zip(*np.nonzero(values), strict=True))
+        found = sorted(
+            (-round(float(values[q, p]), 2), int(q), int(p)) for q, p in zip(*np.nonzero(values), strict=True)
+        )
         return [(q, p, -value) for value, q, p in found[:k] if value < 0]
 
     def _props(self) -> str:
@@ -261,7 +263,9 @@ class AttentionView:
                 for q, p, value in self.strongest(head)
             ]
             resting = float(self.pattern[index][1:, 0].mean()) if len(self.labels) > 1 else 1.0
-            items.append(f"<li><b>{head}</b>: {'; '.join(pairs) or 'nothing'}. On the first token, on average {resting:.2f}.</li>")
+            items.append(
+                f"<li><b>{head}</b>: {'; '.join(pairs) or 'nothing'}. On the first token, on average {resting:.2f}.</li>"
+            )
         return (
             '<details class="circuitlib-attention-text"><summary>Attention as text: '
             f"{', '.join(self.heads)}</summary><p>The strongest pairs, query → key, without the first token:</p>"
@@ -314,7 +318,9 @@ def _panels(matrix, shape: str, ax) -> dict[str | None, np.ndarray]:
     panels = {name: _array(m, shape) for name, m in (matrix.items() if several else [(None, matrix)])}
     shapes = {panel.shape for panel in panels.values()}
     if len(shapes) > 1:
-        raise ValueError(f"matrix: expected matrices of one shape, got {', '.join(str(list(s)) for s in sorted(shapes))}")
+        raise ValueError(
+            f"matrix: expected matrices of one shape, got {', '.join(str(list(s)) for s in sorted(shapes))}"
+        )
     return panels
 
 
@@ -325,7 +331,9 @@ def _array(matrix, shape: str) -> np.ndarray:
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"matrix: expected {shape}, got shape {list(array.shape)}")
     if np.isinf(array).any():
-        raise ValueError(f"matrix: expected finite values or NaN, got an infinite one at {np.argwhere(np.isinf(array))[0].tolist()}")
+        raise ValueError(
+            f"matrix: expected finite values or NaN, got an infinite one at {np.argwhere(np.isinf(array))[0].tolist()}"
+        )
     return array
 
 
@@ -378,7 +386,9 @@ def _draw_cells(axis, panel: np.ndarray, limit: float):
     import matplotlib
 
     colours = matplotlib.colormaps[COLOURS].with_extremes(bad=NO_VALUE)
-    image = axis.imshow(np.ma.masked_invalid(panel), cmap=colours, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image = axis.imshow(
+        np.ma.masked_invalid(panel), cmap=colours, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
+    )
     rows, columns = panel.shape
     # White lines between the cells, drawn as a minor grid.
     axis.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
@@ -389,7 +399,11 @@ def _draw_cells(axis, panel: np.ndarray, limit: float):
 
 
 def _label_axes(axis, frame: _Frame, *, first: bool, last: bool) -> None:
-    rotation = {"rotation": 90 if len(frame.x_labels) > 12 else 55, "ha": "right", "rotation_mode": "anchor"} if frame.rotate else {}
+    rotation = (
+        {"rotation": 90 if len(frame.x_labels) > 12 else 55, "ha": "right", "rotation_mode": "anchor"}
+        if frame.rotate
+        else {}
+    )
     if rotation.get("rotation") == 90:
         rotation["va"] = "center"
     if frame.beside or last:
@@ -421,7 +435,14 @@ def _short(value: float, limit: float) -> str:
 
 def _colour_bar(figure, image, axes, value_name: str) -> None:
     height_inches = figure.get_size_inches()[1]
-    bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.6 / height_inches), aspect=14, pad=0.02, anchor=(0, 1.0 if height_inches > 4 else 0.5))
+    bar = figure.colorbar(
+        image,
+        ax=axes,
+        shrink=min(1.0, 2.6 / height_inches),
+        aspect=14,
+        pad=0.02,
+        anchor=(0, 1.0 if height_inches > 4 else 0.5),
+    )
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=9)
     limit = image.norm.vmax
@@ -442,7 +463,9 @@ def _picture_class():
         def _repr_png_(self) -> bytes:
             buffer = io.BytesIO()
             # What matplotlib's own notebook backend does, so that it makes no difference which of the two is asked.
-            self.savefig(buffer, format="png", dpi=self.dpi, bbox_inches="tight", facecolor="white", metadata={"Software": None})
+            self.savefig(
+                buffer, format="png", dpi=self.dpi, bbox_inches="tight", facecolor="white", metadata={"Software": None}
+            )
             return buffer.getvalue()
 
     return Picture
@@ -469,7 +492,9 @@ def _head_list(heads) -> list[str]:
 def _parse_head(name, n_layers: int, n_heads: int) -> tuple[int, int]:
     match = re.fullmatch(r"a(\d+)\.(\d+)", name) if isinstance(name, str) else None
     if not match or int(match[1]) >= n_layers or int(match[2]) >= n_heads:
-        raise ValueError(f"heads: {name!r} does not exist; expected 'a0.0' to 'a{n_layers - 1}.{n_heads - 1}' (layer.head)")
+        raise ValueError(
+            f"heads: {name!r} does not exist; expected 'a0.0' to 'a{n_layers - 1}.{n_heads - 1}' (layer.head)"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -496,11 +521,15 @@ def _bundle() -> str:
         raise ValueError("mode: 'inline' needs the package circuitsvis, which is not installed; choose 'static'")
     text = (Path(spec.origin).parent / "dist" / "cdn" / "iife.js").read_text("utf8")
     text = re.sub(r"\n//# sourceMappingURL=.*\s*$", "", text)
-    return "window.CircuitsVis||(window.CircuitsVis=(function(){" + text.replace("</script", "<\\/script") + "\nreturn CircuitsVis})())"
+    return (
+        "window.CircuitsVis||(window.CircuitsVis=(function(){"
+        + text.replace("</script", "<\\/script")
+        + "\nreturn CircuitsVis})())"
+    )
 
 
 def _host_mode() -> str:
-    """"inline" where a live notebook shows the output, else "book"."""
+    """ "inline" where a live notebook shows the output, else "book"."""
     if "google.colab" in sys.modules:
         return "inline"
     try:
@@ -522,14 +551,18 @@ def _attention_figure(view: AttentionView) -> Figure:
         axes = figure.subplots(n, 1, squeeze=False, sharex=True)[:, 0]
         for axis, head, pattern in zip(axes, view.heads, view.pattern, strict=True):
             hidden = np.triu(np.ones((size, size), dtype=bool), k=1)
-            image = axis.imshow(np.ma.masked_array(pattern, hidden), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+            image = axis.imshow(
+                np.ma.masked_array(pattern, hidden), cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
+            )
             axis.set_title(head)
             axis.set_yticks(range(size), names, parse_math=False, fontsize=8.5)
             axis.set_ylabel("query")
             axis.tick_params(length=0)
         axes[-1].set_xticks(range(size), names, parse_math=False, rotation=90, fontsize=8.5)
         axes[-1].set_xlabel("key")
-        bar = figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.2 / figure.get_size_inches()[1]), aspect=14, anchor=(0, 1))
+        bar = figure.colorbar(
+            image, ax=list(axes), shrink=min(1.0, 2.2 / figure.get_size_inches()[1]), aspect=14, anchor=(0, 1)
+        )
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, labelsize=9)
         bar.set_label("attention", fontsize=9.5)

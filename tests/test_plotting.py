@@ -19,7 +19,23 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitlib import plotting
 from circuitlib.plotting import AttentionView, plot_attention, plot_heads, plot_residual, set_attention_mode, visible
 
-HOSTILE = ["<b>", "</script>", "'", '"', "&amp;", "\u2028", "$x$", "a_b^c", "\n", "\t", "        ", " size", "\\", "é", "∞"]
+HOSTILE = [
+    "<b>",
+    "</script>",
+    "'",
+    '"',
+    "&amp;",
+    "\u2028",
+    "$x$",
+    "a_b^c",
+    "\n",
+    "\t",
+    "        ",
+    " size",
+    "\\",
+    "é",
+    "∞",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +47,16 @@ def attention_mode():
 @pytest.fixture(scope="module")
 def model():
     config = TransformerBridgeConfig(
-        n_layers=2, d_model=12, n_heads=3, d_head=4, n_ctx=20, d_vocab=17, attn_only=True, normalization_type="LN", act_fn="relu", seed=3
+        n_layers=2,
+        d_model=12,
+        n_heads=3,
+        d_head=4,
+        n_ctx=20,
+        d_vocab=17,
+        attn_only=True,
+        normalization_type="LN",
+        act_fn="relu",
+        seed=3,
     )
     return TransformerBridge.boot_native(config).eval()
 
@@ -127,7 +152,8 @@ def test_ax_is_drawn_into():
 
     figure = Figure()
     axis = figure.subplots()
-    assert plot_heads(np.eye(2), ax=axis) is figure and axis.images
+    assert plot_heads(np.eye(2), ax=axis) is figure
+    assert axis.images
     with pytest.raises(ValueError, match="^ax: "):
         plot_heads({"a": np.eye(2), "b": np.eye(2)}, ax=axis)
 
@@ -137,11 +163,20 @@ def test_ax_is_drawn_into():
     [
         (lambda: plot_residual(np.ones(3), "abc"), r"matrix: expected \[layer, pos\], got shape \[3\]"),
         (lambda: plot_residual(np.ones((2, 3)), "ab"), "labels: expected one for each of 3 positions, got 2"),
-        (lambda: plot_residual(np.ones((2, 3)), "abc", row_labels=["x"]), "row_labels: expected one for each of 2 rows, got 1"),
+        (
+            lambda: plot_residual(np.ones((2, 3)), "abc", row_labels=["x"]),
+            "row_labels: expected one for each of 2 rows, got 1",
+        ),
         (lambda: plot_residual(np.ones((2, 3)), "abc", tokens_on="z"), "tokens_on: expected"),
         (lambda: plot_residual({}, "abc"), "matrix: expected at least one"),
-        (lambda: plot_residual({"a": np.ones((2, 3)), "b": np.ones((1, 3))}, "abc"), "matrix: expected matrices of one shape"),
-        (lambda: plot_heads(np.array([[1, np.inf]])), r"matrix: expected finite values or NaN, got an infinite one at \[0, 1\]"),
+        (
+            lambda: plot_residual({"a": np.ones((2, 3)), "b": np.ones((1, 3))}, "abc"),
+            "matrix: expected matrices of one shape",
+        ),
+        (
+            lambda: plot_heads(np.array([[1, np.inf]])),
+            r"matrix: expected finite values or NaN, got an infinite one at \[0, 1\]",
+        ),
         (lambda: plot_heads(np.ones((0, 3))), "matrix: expected"),
         (lambda: plot_heads(np.ones((2, 3)), limit=0), "limit: expected a positive number"),
         (lambda: set_attention_mode("live"), "mode: expected one of"),
@@ -155,7 +190,16 @@ def test_bad_input_is_one_line(call, message):
 
 @pytest.mark.parametrize(
     ("token", "shown"),
-    [("\n", "⏎"), (" size", "·size"), ("a b", "a b"), ("\n    ", "⏎····"), ("         ", "·×9"), ("", "∅"), ("\t", "⇥"), ("\x00", "\\x00")],
+    [
+        ("\n", "⏎"),
+        (" size", "·size"),
+        ("a b", "a b"),
+        ("\n    ", "⏎····"),
+        ("         ", "·×9"),
+        ("", "∅"),
+        ("\t", "⇥"),
+        ("\x00", "\\x00"),
+    ],
 )
 def test_visible(token, shown):
     assert visible(token) == shown
@@ -164,12 +208,19 @@ def test_visible(token, shown):
 @given(st.text())
 def test_visible_is_short_printable_and_never_empty(token):
     shown = visible(token)
-    assert 0 < len(shown) <= 14 and shown.isprintable() and shown == shown.strip()
+    assert 0 < len(shown) <= 14
+    assert shown.isprintable()
+    assert shown == shown.strip()
 
 
 def test_plotting_loads_neither_torch_nor_matplotlib():
     code = "import sys, circuitlib.plotting; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib', 'transformer_lens')))"
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        ).returncode
+        == 0
+    )
 
 
 # --- attention
@@ -201,9 +252,12 @@ def test_attention_is_the_models_own(model):
     view = plot_attention(model, tokens, ["a1.2", "a0.0"], labels=list("abcde"))
     _, cache = model.run_with_cache(tokens[None])
     for index, (layer, head) in enumerate([(1, 2), (0, 0)]):
-        np.testing.assert_allclose(view.pattern[index], cache[f"blocks.{layer}.attn.hook_pattern"][0, head].detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(
+            view.pattern[index], cache[f"blocks.{layer}.attn.hook_pattern"][0, head].detach().numpy(), atol=1e-6
+        )
     props = json.loads(Page(view.html()).views[0]["data-props"])
-    assert props["attentionHeadNames"] == ["a1.2", "a0.0"] and props["tokens"] == list("abcde")
+    assert props["attentionHeadNames"] == ["a1.2", "a0.0"]
+    assert props["tokens"] == list("abcde")
     np.testing.assert_allclose(props["attention"], view.pattern, atol=5.1e-4)
 
 
@@ -228,7 +282,8 @@ def test_hostile_tokens_add_no_tag_to_the_text_alternative():
     n = len(HOSTILE)
     view = AttentionView(("a0.0",), tuple(HOSTILE), np.tril(np.ones((1, n, n))) / np.arange(1, n + 1)[:, None])
     text = view.html()
-    assert not re.search(r"<b>[^a]|</script>.", text) and "\u2028" not in text.split("<details")[0]
+    assert not re.search(r"<b>[^a]|</script>.", text)
+    assert "\u2028" not in text.split("<details")[0]
     assert text.count("</script>") == 1
 
 
@@ -237,7 +292,8 @@ def test_html_is_deterministic_and_small_and_differs_with_content():
     view = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern)
     again = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern + 1e-9)
     other = AttentionView(("a0.0", "a0.1"), ("x",) * 40, pattern * 0.5)
-    assert view.html() == again.html() and len(view.html()) < 25_000
+    assert view.html() == again.html()
+    assert len(view.html()) < 25_000
     assert Page(view.html()).views[0]["id"] != Page(other.html()).views[0]["id"]
     assert re.fullmatch(r"[a-z][\w-]+", Page(view.html()).views[0]["id"])  # CircuitsVis looks it up as a CSS selector
 
@@ -261,11 +317,14 @@ def test_modes(monkeypatch, model):
     assert view._repr_mimebundle_()["text/plain"] == "AttentionView(a0.0; 3 tokens)"
 
     set_attention_mode("static")
-    assert view._repr_mimebundle_()["image/png"][:4] == b"\x89PNG" and "text/html" not in view._repr_mimebundle_()
+    assert view._repr_mimebundle_()["image/png"][:4] == b"\x89PNG"
+    assert "text/html" not in view._repr_mimebundle_()
 
     set_attention_mode("inline")
     text = view._repr_mimebundle_()["text/html"]
-    assert len(text) > 1_000_000 and text.count("</script>") == 2 and "sourceMappingURL" not in text
+    assert len(text) > 1_000_000
+    assert text.count("</script>") == 2
+    assert "sourceMappingURL" not in text
     assert Page(text).open == []
 
     set_attention_mode("auto")
@@ -275,7 +334,10 @@ def test_modes(monkeypatch, model):
     assert view._repr_mimebundle_()["text/html"] == view.html()
 
 
-@pytest.mark.parametrize(("variables", "environment", "mode"), [({}, None, "book"), ({"__vsc_ipynb_file__": "x"}, None, "inline"), ({}, "x", "inline")])
+@pytest.mark.parametrize(
+    ("variables", "environment", "mode"),
+    [({}, None, "book"), ({"__vsc_ipynb_file__": "x"}, None, "inline"), ({}, "x", "inline")],
+)
 def test_a_live_notebook_is_recognised(monkeypatch, variables, environment, mode):
     ipython = type("IPython", (), {"get_ipython": staticmethod(lambda: type("Shell", (), {"user_ns": variables}))})
     monkeypatch.setitem(sys.modules, "IPython", ipython)
