@@ -315,13 +315,13 @@ def test_setup_cell_on_colab_says_what_is_missing_and_installs_nothing():
         shell.magics_manager.register_function(lambda line: print("PIP", line), magic_name="pip")
         setup = Path({str(tool.SETUP_CELL)!r}).read_text("utf8")
         shell.run_cell(setup)
-        print("---")
+        print("\\n=====")
         shell.run_cell(setup.replace('REPO = ""', 'REPO = "git+https://example.org/book"'))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT, timeout=120
     )
-    unstamped, stamped = done.stdout.split("---\n")
+    unstamped, stamped = re.sub(r"\x1b\[[\d;]*m", "", done.stdout).split("\n=====\n")
     assert "AssertionError: this copy of the book has no published address" in unstamped
     assert "PIP" not in unstamped
     command = next(line for line in stamped.splitlines() if line.startswith("PIP"))

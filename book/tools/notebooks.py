@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import hashlib
 import json
 import os
@@ -148,18 +149,15 @@ def _outputs(outputs: list[dict]) -> list[dict]:
 
 def _data(data: dict) -> dict:
     """Text as a list of lines, pictures as one string without a newline at its end, JSON as it is."""
-    return {
-        mime: value
-        if not isinstance(value, str | list)
-        else _text(value).strip()
-        if _is_binary(mime)
-        else _lines(value)
-        for mime, value in data.items()
-    }
-
-
-def _is_binary(mime: str) -> bool:
-    return mime.startswith("image/") and mime != "image/svg+xml"
+    kept = {}
+    for mime, value in data.items():
+        if not isinstance(value, str | list):
+            kept[mime] = copy.deepcopy(value)
+        elif mime.startswith("image/") and mime != "image/svg+xml":
+            kept[mime] = _text(value).strip()
+        else:
+            kept[mime] = _lines(value)
+    return kept
 
 
 def _name_cells(cells: list[dict]) -> None:
@@ -197,7 +195,7 @@ def _widgets(cells: list[dict], state: dict) -> dict:
         view["model_id"] = names.get(view["model_id"], view["model_id"])
     if not order:
         return {}
-    pattern = re.compile("|".join(map(re.escape, names)))
+    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
     renamed = {
         names[model]: json.loads(pattern.sub(lambda m: names[m[0]], json.dumps(state[model]))) for model in order
     }
@@ -217,7 +215,7 @@ def _links(state: dict, shown: list[str]) -> list[str]:
     position = {model: i for i, model in enumerate(shown)}
     links = []
     for name, model in state.items():
-        ends = [end for end in _references(model) if not end.startswith("layout")]
+        ends = _references(model)
         if "LinkModel" in model.get("model_name", "") and ends and all(end in position for end in ends):
             links.append(([position[end] for end in ends], model["model_name"], name))
     return [name for *_, name in sorted(links)]
