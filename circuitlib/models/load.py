@@ -26,7 +26,9 @@ def load_model(name: str, device: str = "cpu"):
     """
     loaders = {"shipped": load_shipped, "hub": load_from_hub}
     entry = info(name)
-    model = loaders[entry.family](entry).to(device).eval()
+    model = loaders[entry.family](entry).eval()
+    if device != "cpu":
+        model = model.to(device)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.circuitlib_name = name

@@ -1,0 +1,63 @@
+"""Words and prompts to tokens, with errors that say which word and what was expected."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+def encode(model, text: str) -> list[int]:
+    """Token ids of ``text`` without BOS."""
+    return model.tokenizer.encode(text, add_special_tokens=False)
+
+
+def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tuple[str, ...]:
+    """The words that are one token after ``prefix``.
+
+    A model of the book was trained on the book's words, so a word that is not one token is an error there; for other
+    models such words are left out and counted in the log.
+    """
+    known = tuple(word for word in words if len(encode(model, prefix + word)) == 1)
+    unknown = [word for word in words if word not in known]
+    if unknown and _is_shipped(model):
+        raise ValueError(f"words: {unknown[0]!r} is not a single token of this model (nor are {len(unknown) - 1} others)")
+    if unknown:
+        log.warning("left out %d of %d words that are not single tokens of this model", len(unknown), len(words))
+    if len(known) < at_least:
+        raise ValueError(f"words: this task needs at least {at_least} words that are single tokens of the model, got {len(known)}")
+    return known
+
+
+def one_token(model, words) -> Int[Tensor, "..."]:
+    """Token ids of words that must be single tokens, in the nesting of ``words``."""
+    if isinstance(words, str):
+        ids = encode(model, words)
+        if len(ids) != 1:
+            raise ValueError(f"words: {words!r} is {len(ids)} tokens of this model, expected a single one")
+        return torch.tensor(ids[0])
+    return torch.stack([one_token(model, word) for word in words])
+
+
+def same_length(model, prompts: Sequence[str]) -> Int[Tensor, "n pos"]:
+    """Token ids of all prompts, BOS in front; they must have the same number of tokens."""
+    rows = [[model.tokenizer.bos_token_id, *encode(model, prompt)] for prompt in prompts]
+    lengths = {len(row) for row in rows}
+    if len(lengths) > 1:
+        odd = next(i for i, row in enumerate(rows) if len(row) != len(rows[0]))
+        raise ValueError(f"prompts: expected the same number of tokens in each, got {len(rows[0])} in the first and {len(rows[odd])} in number {odd}")
+    return torch.tensor(rows)
+
+
+def _is_shipped(model) -> bool:
+    name = getattr(model, "circuitlib_name", None)
+    if name is None:
+        return False
+    from ..models import info
+
+    return info(name).family == "shipped"
