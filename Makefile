@@ -1,0 +1,98 @@
+# The commands of the book. `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SITE := _build/html/.ready
+INDEX := _build/html/index.html
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help book test execute lint format serve lock clean check-notebooks install site
+
+# One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
+export OMP_NUM_THREADS ?= 1
+export PYTHONHASHSEED := 0
+export HF_HUB_OFFLINE := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+export TOKENIZERS_PARALLELISM := false
+export TQDM_DISABLE := 1
+export WANDB_MODE := disabled
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.* book/tools/vendor*.py notebooks/*.ipynb)
+
+help:  ## list the commands
+	@echo "make book     install what is missing, build the book, print the file to open"
+	@echo "make test     unit tests, every cell of every chapter, the built site"
+	@echo "make execute  run all chapters again and write them in canonical form"
+	@echo "make lint     check the code and the notebooks with ruff"
+	@echo "make format   let ruff format the code and the notebooks"
+	@echo "make serve    build the book and serve it at http://localhost:8000"
+	@echo "make lock     write requirements.txt from what is installed"
+	@echo "make clean    remove the built book and $(VENV)"
+
+book: check-notebooks site
+	@echo "==> Open this file: file://$(CURDIR)/$(INDEX)"
+
+test: check-notebooks site
+	@echo "==> Running the unit tests, and checking the built site"
+	@$(BIN)/python -m pytest tests
+	@echo "==> Running every cell of every chapter, and comparing its output with the committed one"
+	@$(BIN)/python -m pytest -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout=600 \
+	    --nbval-kernel-startup-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
+	@echo "==> All tests passed"
+
+execute: check-notebooks install
+	@echo "==> Running all chapters"
+	@$(BIN)/python book/tools/notebooks.py execute
+
+lint: install
+	@echo "==> Checking the code and the notebooks"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: install
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+serve: book
+	@echo "==> Serving the book at http://localhost:8000 (stop with Ctrl-C)"
+	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
+
+lock: install
+	@$(BIN)/python book/tools/lock.py > requirements.part
+	@mv requirements.part requirements.txt
+	@echo "==> requirements.txt is written"
+
+clean:
+	@rm -rf _build $(VENV) book/_static/vendor
+	@echo "==> Removed _build, $(VENV) and book/_static/vendor"
+
+check-notebooks:
+	@ls notebooks/*.ipynb > /dev/null 2>&1 || { echo "error: notebooks/ holds no chapter; this is not a whole copy of the book" >&2; exit 1; }
+
+install: $(READY)
+site: $(SITE)
+
+# Installed anew when a version changes. The package itself is installed in place: a change of its code needs nothing.
+$(READY): requirements.txt pyproject.toml
+	@command -v $(PYTHON) > /dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or newer, or say which: make PYTHON=python3.11 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2); say which: make PYTHON=python3.11 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "error: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@if [ ! -x $(BIN)/python ]; then echo "==> Creating $(VENV)"; rm -rf $(VENV); $(PYTHON) -m venv $(VENV); fi
+	@echo "==> Installing the exact versions of requirements.txt (a few minutes the first time: PyTorch is large)"
+	@$(BIN)/python -m pip install --quiet -r requirements.txt || { echo "error: the installation failed; see the lines above" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || { echo "error: circuitlib could not be installed; see the lines above" >&2; exit 1; }
+	@$(BIN)/python book/tools/vendor.py
+	@touch $@
+
+$(SITE): $(READY) $(SOURCES)
+	@echo "==> Building the book"
+	@rm -rf _build
+	@$(BIN)/python -m jupyter_book build . -W -n --keep-going > build.log 2>&1 || { grep -E "WARNING|ERROR|rror:" build.log >&2 || tail -n 30 build.log >&2; rm -f build.log; echo "error: the book was not built, because of the lines above" >&2; exit 1; }
+	@mv build.log _build/build.log
+	@touch $@
