@@ -68,21 +68,21 @@ def handmade_induction():
     _put_head(weights, 1, 0, induction)
     _put_head(weights, 1, 1, bystander)
     weights["unembed.weight"][:, space["answer"]] = LOGIT * torch.eye(n)
-    return _boot(shape, space, weights, r"\w|\S")
+    return _boot(shape, space, weights)
 
 
 def handmade_docstring():
     """Three layers, two heads each: which argument does the next ``:param`` line name? After Heimersheim & Janiak (2023).
 
-    - ``a0.0`` is a fuzzy previous-token head: it attends to the two tokens before, .49 each, and copies names and ``:param``
-      into ``previous``. It has two jobs. At an argument of the signature, ``B, C``, it brings the argument before (the comma
-      between is no name). At the colon after a documented name, ``:param B:``, it brings both ``:param`` and the name.
-    - ``a1.0`` is an induction head: from ``:param`` it looks for a colon that has ``:param`` in ``previous``, the latest one, and
-      copies the name in ``previous`` there into ``current``. A docstring line has six tokens; the later of two lines
-      weighs 49 times the earlier, so each token of lateness adds log(49)/6 to the score.
-    - ``a2.0`` is the mover: its query is ``current``, B; its key is ``previous``; among names it finds the one after B in the
-      signature, C, and copies it into ``answer``. That a key is a name adds to its score, through a query bias, because
-      the comma after B has B in ``previous`` too.
+    - ``a0.0`` is a fuzzy previous-token head: it attends to the two tokens before, .49 each, and copies names, and the marks of
+      ``:param`` and of a comma. It has two jobs. At an argument of the signature, ``B, C``, it brings the argument before,
+      from beyond the comma. At the colon after a documented name, ``:param B:``, it brings the name and the mark of ``:param``.
+    - ``a1.0`` is an induction head: from ``:param`` it looks for a colon with the mark of ``:param`` near it, the latest one, and
+      copies the name that ``a0.0`` brought there into ``current``. A docstring line has six tokens, and the later of two
+      lines weighs 49 times the earlier, so each token of lateness adds log(49)/6 to the score.
+    - ``a2.0`` is the mover: its query is ``current``, B; its key is the name that ``a0.0`` brought; it attends to the argument that
+      comes after B in the signature, C, and copies it into ``answer``. Three other places have B near them: a query
+      bias favours places with a comma near them, which the two in the docstring lack, and avoids commas, the third.
     - ``a0.1``, ``a1.1`` and ``a2.1`` are bystanders: they look at the first token.
 
     Returns:
@@ -92,7 +92,19 @@ def handmade_docstring():
     names = tuple(f" {name}" for name in NAMES)
     vocabulary = (BOS, UNKNOWN, *signs, *names, *(f" {noun}" for noun in NOUNS), *VERBS)
     n, n_ctx = len(names), 48
-    space = _Subspaces(name=n, param=1, colon=1, is_name=1, position=n_ctx, previous=n, after_param=1, current=n, answer=n, aside=1)
+    space = _Subspaces(
+        name=n,
+        param=1,
+        colon=1,
+        comma=1,
+        position=n_ctx,
+        previous=n,
+        after_param=1,
+        after_comma=1,
+        current=n,
+        answer=n,
+        aside=1,
+    )
     shape = _Shape(n_layers=3, n_heads=2, d_head=n + 2, n_ctx=n_ctx, vocabulary=vocabulary)
     line = 6  # tokens of a docstring line: ":param", name, ":", two words, newline
 
@@ -101,24 +113,27 @@ def handmade_docstring():
     # Each of the two tokens before has .49; enlarged so that what arrives is 1.
     fuzzy_previous.copy("name", "previous", times=2 / ATTENTION)
     fuzzy_previous.copy("param", "after_param", times=2 / ATTENTION)
+    fuzzy_previous.copy("comma", "after_comma", times=2 / ATTENTION)
 
     induction = _Head(space, shape)
     lateness = torch.arange(n_ctx)[None, :] * math.log(ODDS) / line
-    # 12 each for the two marks of a good place: more than all the lateness that a bad place can gain in a line, and much more than nothing.
+    # 12 for each of the two marks of a good place: far more than what any later place gains by its lateness.
     induction.match("param", "after_param", score=12.0)
     induction.match("param", "colon", score=12.0)
-    induction.match("param", "position", score=1.0, key=lateness)
+    induction.match("param", "position", score=1.0, key_weights=lateness)
     induction.copy("previous", "current")
 
     mover = _Head(space, shape)
-    # A name after B beats the 8 names that are not, and the 3 places after B that are no names; each group gets half of the rest.
-    mover.match("current", "previous", score=math.log(2 * ODDS * 8) / ATTENTION)
-    mover.prefer("is_name", score=math.log(2 * ODDS * 3))
+    # Three groups of rivals get a third of the remaining .02 each: 6 places after a comma that is not B's, 2 near B but far
+    # from a comma, and B's own comma.
+    mover.match("current", "previous", score=math.log(3 * ODDS * 6) / ATTENTION)
+    mover.prefer("after_comma", score=math.log(3 * ODDS * 2))
+    mover.prefer("comma", score=-math.log(3 * ODDS))
     mover.copy("name", "answer")
 
     bystander = _Head(space, shape)
     bystander.attend_to_first()
-    bystander.copy("is_name", "aside")
+    bystander.copy("comma", "aside")
 
     index = {word: i for i, word in enumerate(vocabulary)}
     is_name = torch.zeros(len(vocabulary), n)
@@ -129,9 +144,9 @@ def handmade_docstring():
         shape,
         {
             "name": is_name,
-            "is_name": is_name.sum(1, keepdim=True),
             "param": one[:, [index[":param"]]],
             "colon": one[:, [index[":"]]],
+            "comma": one[:, [index[","]]],
         },
     )
     for layer, head in enumerate((fuzzy_previous, induction, mover)):
@@ -214,13 +229,14 @@ class _Head:
         self.o = torch.zeros(space.d_model, shape.d_head)
         self.used_for_scores = self.used_for_values = 0
 
-    def match(self, query: str, key: str, score: float, key_weights: Tensor | None = None, **given) -> None:
-        """Add ``score`` × (query · key): both subspaces have the same meaning, dimension by dimension."""
-        key_map = given.get("key")
+    def match(self, query: str, key: str, score: float, key_weights: Tensor | None = None) -> None:
+        """Add ``score`` × (query · key): dimension by dimension, or with the key mapped to the query's size first."""
         size = self.space.size(query)
         at = self._for_scores(size)
-        self.q[at, self.space[query]] = torch.eye(size) * score * math.sqrt(self.shape.d_head)  # the softmax divides by it
-        self.k[at, self.space[key]] = torch.eye(size) if key_map is None else key_map
+        self.q[at, self.space[query]] = (
+            torch.eye(size) * score * math.sqrt(self.shape.d_head)
+        )  # the softmax divides by it
+        self.k[at, self.space[key]] = torch.eye(size) if key_weights is None else key_weights
 
     def prefer(self, key: str, score: float) -> None:
         """Add ``score`` × key for every query: a bias."""
@@ -231,7 +247,9 @@ class _Head:
     def attend_by_position(self, steps_back: Sequence[int]) -> None:
         """Attend to the positions ``steps_back`` before, with .98 altogether, as far as they exist."""
         n = self.shape.n_ctx
-        targets = torch.stack([torch.eye(n).roll(-step, 1).tril(-step) if step else torch.eye(n) for step in steps_back]).sum(0)
+        targets = torch.stack(
+            [torch.eye(n).roll(-step, 1).tril(-step) if step else torch.eye(n) for step in steps_back]
+        ).sum(0)
         self._attend_to(targets)
 
     def attend_to_first(self) -> None:
@@ -244,7 +262,9 @@ class _Head:
         """Attend to the positions marked 1. Query i has one dimension of its own, and the score that gives .98 there."""
         n_targets = targets.tril().sum(1)
         others = torch.arange(1, len(targets) + 1) - n_targets
-        scores = torch.where((n_targets > 0) & (others > 0), (ODDS * others / n_targets.clamp(min=1)).clamp(min=1e-9).log(), 0.0)
+        scores = torch.where(
+            (n_targets > 0) & (others > 0), (ODDS * others / n_targets.clamp(min=1)).clamp(min=1e-9).log(), 0.0
+        )
         at = self._for_scores(len(targets))
         self.q[at, self.space["position"]] = scores.diag() * math.sqrt(self.shape.d_head)
         self.k[at, self.space["position"]] = targets
@@ -263,3 +283,91 @@ class _Head:
         if at.stop > self.shape.d_head:
             raise ValueError(f"d_head: expected at least {at.stop}, got {self.shape.d_head}")
         return at
+
+
+def _gate(thresholds: tuple[float, ...], signs: tuple[float, ...]):
+    """A gate of two inputs: Σ sign · relu(a + b − threshold)."""
+    vocabulary = (BOS, UNKNOWN, "0", "1", "=")
+    space = _Subspaces(bit=1, position=4, sum=1, gate=1)
+    shape = _Shape(n_layers=1, n_heads=2, d_head=4, n_ctx=4, vocabulary=vocabulary, d_mlp=len(thresholds))
+    weights = _embedding(space, shape, {"bit": torch.tensor([[float(word == "1")] for word in vocabulary])})
+    for number, steps_back in enumerate((2, 1)):  # from "=" to a, and to b
+        head = _Head(space, shape)
+        head.attend_by_position((steps_back,))
+        head.copy("bit", "sum", times=1 / (ATTENTION + (1 - ATTENTION) / 3))  # 3 other keys share the rest
+        _put_head(weights, 0, number, head)
+    weights["blocks.0.mlp.in.weight"][:, space["sum"]] = 1.0
+    weights["blocks.0.mlp.in.bias"][:] = -torch.tensor(thresholds)
+    weights["blocks.0.mlp.out.weight"][space["gate"]] = torch.tensor([signs])
+    weights["unembed.weight"][vocabulary.index("1"), space["gate"]] = 1.0
+    weights["unembed.bias"][[vocabulary.index(word) for word in (BOS, UNKNOWN, "=")]] = -1.0  # below both answers
+    return _boot(shape, space, weights)
+
+
+def _embedding(space: _Subspaces, shape: _Shape, tokens: dict[str, Float[Tensor, "d_vocab size"]]) -> dict[str, Tensor]:
+    """A native bridge's state with every weight zero but the embeddings: ``tokens``, and one dimension per position."""
+    n, d, d_qkv = len(shape.vocabulary), space.d_model, shape.n_heads * shape.d_head
+    weights = {"embed.weight": torch.zeros(n, d), "pos_embed.weight": torch.zeros(shape.n_ctx, d)}
+    for layer in range(shape.n_layers):
+        for name, (rows, columns) in {"q": (d_qkv, d), "k": (d_qkv, d), "v": (d_qkv, d), "o": (d, d_qkv)}.items():
+            weights[f"blocks.{layer}.attn.{name}.weight"] = torch.zeros(rows, columns)
+            weights[f"blocks.{layer}.attn.{name}.bias"] = torch.zeros(rows)
+        if shape.d_mlp:
+            for name, (rows, columns) in {"in": (shape.d_mlp, d), "out": (d, shape.d_mlp)}.items():
+                weights[f"blocks.{layer}.mlp.{name}.weight"] = torch.zeros(rows, columns)
+                weights[f"blocks.{layer}.mlp.{name}.bias"] = torch.zeros(rows)
+    weights |= {"unembed.weight": torch.zeros(n, d), "unembed.bias": torch.zeros(n)}
+    weights["pos_embed.weight"][:, space["position"]] = torch.eye(shape.n_ctx)
+    for name, values in tokens.items():
+        weights["embed.weight"][:, space[name]] = values
+    return weights
+
+
+def _put_head(weights: dict[str, Tensor], layer: int, number: int, head: _Head) -> None:
+    at = slice(number * head.shape.d_head, (number + 1) * head.shape.d_head)
+    for name, values in (("q", head.q), ("k", head.k), ("v", head.v)):
+        weights[f"blocks.{layer}.attn.{name}.weight"][at] = values
+    weights[f"blocks.{layer}.attn.q.bias"][at] = head.q_bias
+    weights[f"blocks.{layer}.attn.o.weight"][:, at] = head.o
+
+
+def _boot(shape: _Shape, space: _Subspaces, weights: dict[str, Tensor], pattern: str | None = None):
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    config = TransformerBridgeConfig(
+        n_layers=shape.n_layers,
+        n_heads=shape.n_heads,
+        d_head=shape.d_head,
+        d_model=space.d_model,
+        d_mlp=shape.d_mlp or None,
+        n_ctx=shape.n_ctx,
+        d_vocab=len(shape.vocabulary),
+        attn_only=not shape.d_mlp,
+        act_fn="relu",
+        normalization_type=None,
+        seed=0,
+    )
+    model = TransformerBridge.boot_native(config, tokenizer=_tokenizer(shape.vocabulary, pattern))
+    model.load_state_dict(weights, strict=True)
+    return model.eval()
+
+
+def _tokenizer(vocabulary: tuple[str, ...], pattern: str | None):
+    """Whole words: ``pattern`` says where a text is cut; None cuts it into its characters and drops white space."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = pre_tokenizers.Split(Regex(pattern or "."), behavior="isolated")
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    words.pre_tokenizer = pieces if pattern else pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
+    words.decoder = decoders.Fuse()  # pieces side by side, without a space between
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        name_or_path="local",
+        add_bos_token=True,
+        bos_token=BOS,
+        eos_token=BOS,
+        pad_token=BOS,
+        unk_token=UNKNOWN,
+    )

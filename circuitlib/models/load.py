@@ -24,7 +24,7 @@ def load_model(name: str, device: str = "cpu"):
             (the message names the file and both hashes).
         ConnectionError: a Hub model that is not in the local cache while the Hub can't be reached; within 10 seconds.
     """
-    loaders = {"shipped": load_shipped, "hub": load_from_hub}
+    loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub}
     entry = info(name)
     model = loaders[entry.family](entry).eval()
     if device != "cpu":
@@ -48,6 +48,13 @@ def load_shipped(entry: ModelInfo):
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**config, seed=0), tokenizer=tokenizer)
     model.load_state_dict(load_file(entry.folder / "model.safetensors"), strict=True)
     return model
+
+
+def load_handmade(entry: ModelInfo):
+    """Build the weights: they are a function, not a file."""
+    from .handmade import build
+
+    return build(entry.name)
 
 
 def check_files(folder: Path) -> None:

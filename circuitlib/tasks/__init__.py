@@ -2,9 +2,10 @@
 
 from .base import Task
 from .docstring import docstring
+from .handmade import gate
 from .induction import induction
 
-__all__ = ["Task", "default_task", "docstring", "induction"]
+__all__ = ["Task", "default_task", "docstring", "gate", "induction"]
 
 
 def default_task(model, n: int = 50, seed: int = 0) -> Task:
@@ -14,5 +15,5 @@ def default_task(model, n: int = 50, seed: int = 0) -> Task:
         raise ValueError("model: expected one that cl.load_model returned; for another model make a task yourself")
     from ..models import info
 
-    makers = {"docstring": docstring, "induction": induction}
+    makers = {"docstring": docstring, "gate": gate, "induction": induction}
     return makers[info(name).tasks[0]](model, n=n, seed=seed)
