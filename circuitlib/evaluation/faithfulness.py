@@ -1,0 +1,118 @@
+"""Faithfulness: how much of the behaviour a circuit carries, when everything else is ablated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..engine import Engine, Metric
+from ..graph import Circuit, Edge, random_circuit
+
+PERCENTAGES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # of all edges; the sizes of MIB (Mueller et al. 2025)
+
+
+def faithfulness(
+    engine: Engine, circuit: Circuit | Sequence[Circuit], *, metric: str | Metric | None = None
+) -> float | Float[Tensor, "c"]:
+    """(M(circuit) − M(∅)) / (M(all) − M(∅)), a ratio of means; ∅ has every edge cut under the engine's ablation.
+
+    1 for a circuit that does what the model does, 0 for one that does what no circuit does. It may lie outside [0, 1].
+
+    Args:
+        metric: None for the task's, "kl", or a callable from logits ``[n, k, d_vocab]`` to ``[n]``.
+
+    Returns:
+        A number for a circuit, ``[c]`` for a list of circuits.
+
+    Raises:
+        ValueError: M(all) − M(∅) can't be told from zero, so that there is nothing for a circuit to carry.
+    """
+    circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
+    values = engine.values([*circuits, engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)], metric)
+    gap = denominator(values[-2], values[-1])
+    ratios = (values[:-2].mean(-1) - values[-1].mean()) / gap
+    return float(ratios[0]) if isinstance(circuit, Circuit) else ratios
+
+
+def denominator(full: Float[Tensor, "n"], empty: Float[Tensor, "n"]) -> float:
+    """M(all) − M(∅); a ValueError if it can't be told from zero.
+
+    That is so if it is a millionth of the metric or less, or, with 8 prompts or more, if it lies within three standard
+    errors of zero over prompts: then the sign of the ratio is chance.
+    """
+    gaps = full - empty
+    gap, n = float(gaps.mean()), len(gaps)
+    error = float(gaps.std()) / n**0.5 if n >= 8 else 0.0
+    if abs(gap) <= max(3 * error, 1e-6 * max(1.0, float(full.abs().max()), float(empty.abs().max()))):
+        raise ValueError(
+            f"task: the metric is {float(full.mean()):.3g} with all edges and {float(empty.mean()):.3g} with none, "
+            f"a difference of {gap:.2g} ± {error:.2g}; expected one that can be told from zero to divide by"
+        )
+    return gap
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Faithfulness against size.
+
+    Args:
+        sizes: how many edges the circuits have, ascending.
+        values: their faithfulness.
+        n_edges: how many edges the graph has.
+    """
+
+    sizes: tuple[int, ...]
+    values: tuple[float, ...]
+    n_edges: int
+
+    def to_pandas(self):
+        """A table: edges, their share of all edges, faithfulness."""
+        import pandas as pd
+
+        share = [size / self.n_edges for size in self.sizes]
+        return pd.DataFrame({"edges": self.sizes, "share": share, "faithfulness": self.values})
+
+
+def faithfulness_curve(
+    engine: Engine,
+    source: Callable[[int], Circuit] | Sequence[Edge | str],
+    sizes: Sequence[int] | None = None,
+    *,
+    metric: str | Metric | None = None,
+) -> Curve:
+    """Faithfulness of the circuits of growing size that ``source`` gives.
+
+    Args:
+        source: scores (anything with ``.top(k)``), a function from a size to a circuit, or edges in order, the best first.
+        sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges.
+    """
+    if sizes is None:
+        sizes = sorted({max(1, round(engine.graph.n_edges * percent / 100)) for percent in PERCENTAGES})
+    sizes = list(sizes)
+    if not sizes or any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError(f"sizes: expected integers from 0, at least one, got {sizes!r}")
+    circuits = [_circuit(engine, source, size) for size in sorted(sizes)]
+    values = faithfulness(engine, circuits, metric=metric)
+    return Curve(tuple(len(circuit) for circuit in circuits), tuple(values.tolist()), circuits[0].graph.n_edges)
+
+
+def _circuit(engine: Engine, source, size: int) -> Circuit:
+    if hasattr(source, "top"):
+        return source.top(size)
+    if callable(source):
+        return source(size)
+    if size > len(source):
+        raise ValueError(f"sizes: {size} edges asked for, expected at most the {len(source)} of source")
+    return Circuit(engine.graph, source[:size], engine.task, engine.ablation)
+
+
+def random_baseline(
+    engine: Engine, k: int, n: int = 20, seed: int = 0, *, metric: str | Metric | None = None
+) -> Float[Tensor, "n"]:
+    """Faithfulness of ``n`` random circuits of ``k`` edges: what a size alone buys."""
+    circuits = [random_circuit(engine.graph, k, seed * 1_000_003 + i) for i in range(n)]
+    return torch.as_tensor(faithfulness(engine, circuits, metric=metric))
