@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SITE := _build/html/.ready
+LOG := $(VENV)/build.log
 INDEX := _build/html/index.html
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test execute lint format serve lock clean check-notebooks install site
+.PHONY: help book test execute lint format serve clean check-notebooks install site
 
 # One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
 export OMP_NUM_THREADS ?= 1
@@ -32,7 +33,6 @@ help:  ## list the commands
 	@echo "make lint     check the code and the notebooks with ruff"
 	@echo "make format   let ruff format the code and the notebooks"
 	@echo "make serve    build the book and serve it at http://localhost:8000"
-	@echo "make lock     write requirements.txt from what is installed"
 	@echo "make clean    remove the built book and $(VENV)"
 
 book: check-notebooks site
@@ -63,11 +63,6 @@ serve: book
 	@echo "==> Serving the book at http://localhost:8000 (stop with Ctrl-C)"
 	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
 
-lock: install
-	@$(BIN)/python book/tools/lock.py > requirements.part
-	@mv requirements.part requirements.txt
-	@echo "==> requirements.txt is written"
-
 clean:
 	@rm -rf _build $(VENV) book/_static/vendor
 	@echo "==> Removed _build, $(VENV) and book/_static/vendor"
@@ -93,6 +88,5 @@ $(READY): requirements.txt pyproject.toml
 $(SITE): $(READY) $(SOURCES)
 	@echo "==> Building the book"
 	@rm -rf _build
-	@$(BIN)/python -m jupyter_book build . -W -n --keep-going > build.log 2>&1 || { grep -E "WARNING|ERROR|rror:" build.log >&2 || tail -n 30 build.log >&2; rm -f build.log; echo "error: the book was not built, because of the lines above" >&2; exit 1; }
-	@mv build.log _build/build.log
+	@$(BIN)/jupyter-book build . -W -n --keep-going > $(LOG) 2>&1 || { grep -E "WARNING|ERROR|rror:" $(LOG) >&2 || tail -n 30 $(LOG) >&2; echo "error: the book was not built, because of the lines above ($(LOG) has all)" >&2; exit 1; }
 	@touch $@

@@ -116,7 +116,7 @@ def test_no_sphinx_problem_on_the_page(page):
     assert not soup(page).select(".system-message, .problematic")
     text = soup(page).select_one("article").get_text()
     for pattern in (
-        r"\{(ref|cite|numref|doc|term|eq)(:\w+)?\}",
+        r"\{(ref|cite|numref|doc|term|eq)(:\w+)?\}`",
         r"^:::",
         r"^```\{",
         r"Unknown directive|undefined label",
