@@ -215,17 +215,22 @@ class Engine:
 
     def _attention(self, stack, base, keep, reference, slot) -> Float[Tensor, "c head n pos d_model"]:
         """What the heads of a layer write, minus the reference."""
-        layer, rows = self.weights.layers[slot.layer], range(slot.rows.start, slot.rows.stop)
+        layer, rows = self.weights.layers[slot.layer], list(range(slot.rows.start, slot.rows.stop))
         if self._everywhere(slot):
-            q, k, v = project(self.weights, layer, "qkv", stack.sum(base, keep, rows, slot.n_upstream))
+            q, k, v = self._project(layer, "qkv", stack, base, keep, rows, slot)
             positions = None
         else:
-            (q,) = project(self.weights, layer, "q", stack.sum(base, keep, rows[0::3], slot.n_upstream, at_read=True))
-            others = [row for row in rows if row not in rows[0::3]]
-            k, v = project(self.weights, layer, "kv", stack.sum(base, keep, others, slot.n_upstream))
+            (q,) = self._project(layer, "q", stack, base, keep, rows[0::3], slot, at_read=True)
+            k, v = self._project(layer, "kv", stack, base, keep, [row for row in rows if row not in rows[0::3]], slot)
             positions = stack.positions
         z = attend(layer, q, k, v, positions)
         return write_heads(layer.W_O, z - _at(reference.z[slot.layer], positions))
+
+    def _project(self, layer, parts, stack, base, keep, rows, slot, at_read=False) -> list[Float[Tensor, "c head n pos d_head"]]:
+        """Queries, keys, values. Receivers that keep the same edges read the same: what they read is made once."""
+        first, which = _distinct(keep[:, rows, : slot.n_upstream])
+        x = stack.sum(base, keep, [rows[i] for i in first], slot.n_upstream, at_read)
+        return project(self.weights, layer, parts, x, which)
 
     def _mlp(self, stack, base, keep, reference, slot) -> Float[Tensor, "c one n pos d_model"]:
         """What the MLP of a layer writes, minus the reference."""
@@ -289,7 +294,8 @@ class Engine:
         for i, part in enumerate("qkv"):
             kept = rows[:, None] if part == receiver[-1] else run.keep[None, None, slot.rows.start + 3 * head + i]
             x = run.stack.sum(base, kept, [0], slot.n_upstream, at_read=part == "q" and positions is not None)
-            qkv += [y.expand(len(rows), *y.shape[1:]) for y in project(self.weights, layer, part, x, slice(head, head + 1))]
+            (y,) = project(self.weights, layer, part, x, [0], [head])
+            qkv.append(y.expand(len(rows), *y.shape[1:]))
         z = attend(layer, *qkv, positions)
         return write_heads(layer.W_O[head, None], z - _at(reference.z[slot.layer][head, None], positions))
 
@@ -459,7 +465,7 @@ def write_all(weights: Weights, start: Float[Tensor, "n pos d_model"]) -> Writte
     """What every sender writes when the model runs from the embedding ``start``."""
     x, all_z, all_mlp = start, [], []
     for layer in weights.layers:
-        z = attend(layer, *project(weights, layer, "qkv", x[None, None].expand(1, 3 * weights.n_heads, *x.shape)))[0]
+        z = attend(layer, *project(weights, layer, "qkv", x[None, None], [0] * 3 * weights.n_heads))[0]
         x = x + write_heads(layer.W_O, z).sum(0) + layer.b_O
         all_z.append(z)
         if layer.W_in is not None:
@@ -570,13 +576,22 @@ def norm(weights: Weights, x: Float[Tensor, "... d_model"], affine: tuple[Tensor
 
 
 def project(
-    weights: Weights, layer: LayerWeights, parts: str, x: Float[Tensor, "c receiver n pos d_model"], heads: slice = slice(None)
+    weights: Weights, layer: LayerWeights, parts: str, x: Float[Tensor, "c distinct n pos d_model"], which: Sequence[int], heads=None
 ) -> list[Float[Tensor, "c head n pos d_head"]]:
-    """Queries, keys, values of heads, each from an input of its own: receivers in the order q, k, v (those of ``parts``), head by head."""
-    index = ["qkv".index(part) for part in parts]
-    W, b = layer.W_QKV[heads, index].flatten(0, 1), layer.b_QKV[heads, index].flatten(0, 1)
-    y = norm(weights, x, layer.ln1).flatten(2, 3) @ W + b[:, None]
-    y = y.view(len(x), -1, len(index), *x.shape[2:4], y.shape[-1])
+    """Queries, keys, values (those of ``parts``) of heads. Receiver i, in the order head by head, reads ``x[:, which[i]]``."""
+    heads = list(range(weights.n_heads)) if heads is None else heads
+    index = [(head, "qkv".index(part)) for head in heads for part in parts]
+    W, b = layer.W_QKV[tuple(zip(*index, strict=True))], layer.b_QKV[tuple(zip(*index, strict=True))]
+    h = norm(weights, x, layer.ln1).flatten(2, 3)
+    if list(which) == list(range(len(index))):
+        y = h @ W + b[:, None]
+    else:
+        y = h.new_empty(len(h), len(index), h.shape[2], W.shape[-1])
+        for i in range(h.shape[1]):
+            mine = [receiver for receiver, of in enumerate(which) if of == i]
+            y[:, mine] = (h[:, i] @ W[mine].movedim(0, 1).flatten(1)).unflatten(-1, (len(mine), -1)).movedim(2, 1)
+        y += b[:, None]
+    y = y.view(len(x), len(heads), len(parts), *x.shape[2:4], -1)
     return list(y.unbind(2))
 
 
@@ -725,6 +740,22 @@ def _checked(values: Tensor, n: int) -> Float[Tensor, "n"]:
 
 def _at(x: Float[Tensor, "*rest pos d"], positions: Int[Tensor, "k"] | None) -> Float[Tensor, "*rest k d"]:
     return x if positions is None else x[..., positions, :]
+
+
+def _distinct(keep: Tensor) -> tuple[list[int], list[int]]:
+    """Receivers that differ in what they keep (the first of each kind), and which of these each receiver is like.
+
+    ``keep`` is ``[c, receiver, sender]``. With many kinds, or gradients, every receiver counts as its own kind.
+    """
+    everyone = list(range(keep.shape[1]))
+    if keep.requires_grad:
+        return everyone, everyone
+    rows = keep.movedim(1, 0).flatten(1).cpu().numpy()
+    kinds: dict[bytes, int] = {}
+    which = [kinds.setdefault(row.tobytes(), len(kinds)) for row in rows]
+    if len(kinds) > keep.shape[1] // 2:
+        return everyone, everyone
+    return [which.index(kind) for kind in range(len(kinds))], which
 
 
 def _without(keep: Bool[Tensor, "receiver sender"], sender: int) -> Bool[Tensor, "receiver sender"]:
