@@ -205,6 +205,30 @@ def solved(text: str, title: str) -> set[str]:
     return {node.name for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.FunctionDef)}
 
 
+def test_stubs_fail_their_check_and_solutions_pass_it(chapter):
+    """Each alone with what the chapter imports: a solution must not lean on a variable from above."""
+    import circuitlib as cl
+
+    imports = [
+        ast.unparse(node)
+        for cell in code_cells(chapter)
+        for node in parsed(cell).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    for title in exercise_titles(chapter):
+        number = title.split()[1].rstrip(":")
+        cells = section(chapter, title)
+        stub = learner_function(cells, number)
+        text = "\n\n".join(source(cell) for cell in cells if cell["cell_type"] == "markdown")
+        solution = re.search(r"<summary>Solution</summary>\n\n(.+?)</details>", text, flags=re.S)[1]
+        blocks = re.findall(r"^```python\n(.+?)^```", solution, flags=re.M | re.S)
+        for code, right in ((ast.unparse(stub), False), ("\n".join(blocks), True)):
+            names: dict = {}
+            exec("\n".join([*imports, code]), names)
+            result = cl.check(number, names[stub.name])
+            assert bool(result) == right, f"{title}: {'the solution' if right else 'the stub'}: {result}"
+
+
 def test_later_cells_do_not_use_the_learners_function(chapter):
     for title in exercise_titles(chapter):
         cells = section(chapter, title)

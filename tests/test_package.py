@@ -202,3 +202,30 @@ def test_the_version_is_written_in_one_place():
 
 def test_the_shipped_weights_are_package_data():
     assert PROJECT["tool"]["setuptools"]["package-data"]["circuitlib"] == ["models/shipped/**"]
+
+
+# --- what the text says about the package -------------------------------------------------------------------------
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_code_in_the_text_uses_names_that_exist(path):
+    for block in re.findall(r"^```python\n(.+?)^```", path.read_text("utf8"), flags=re.M | re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "cl":
+                assert node.attr in cl.__all__, f"{path.name}: cl.{node.attr}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_the_text_exist(path):
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf8"), flags=re.M))
+    for command in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text("utf8"), flags=re.M):
+        assert command in targets, f"{path.name}: make {command}"
+
+
+@pytest.mark.parametrize("path", [*PAGES[:1], ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_files_that_the_text_links_to_exist(path):
+    for address in re.findall(r"\]\(([^)#\s]+)", path.read_text("utf8")):
+        if "://" not in address:
+            assert (ROOT / address).exists(), f"{path.name}: {address}"
