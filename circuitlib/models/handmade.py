@@ -77,9 +77,9 @@ def handmade_docstring():
     - ``a0.0`` is a fuzzy previous-token head: it attends to the two tokens before, .49 each, and copies names, and the marks of
       ``:param`` and of a comma. It has two jobs. At an argument of the signature, ``B, C``, it brings the argument before,
       from beyond the comma. At the colon after a documented name, ``:param B:``, it brings the name and the mark of ``:param``.
-    - ``a1.0`` is an induction head: from ``:param`` it looks for a colon with the mark of ``:param`` near it, the latest one, and
-      copies the name that ``a0.0`` brought there into ``current``. A docstring line has six tokens, and the later of two
-      lines weighs 49 times the earlier, so each token of lateness adds log(49)/6 to the score.
+    - ``a1.0`` is an induction head: from ``:param`` it looks for the latest place with the mark of ``:param`` near it, which is the
+      colon of the line above, and copies the name that ``a0.0`` brought there into ``current``. Each token of lateness makes
+      a place weigh 49 times as much, and the mark as much as eight tokens, more than there are after that colon.
     - ``a2.0`` is the mover: its query is ``current``, B; its key is the name that ``a0.0`` brought; it attends to the argument that
       comes after B in the signature, C, and copies it into ``answer``. Three other places have B near them: a query
       bias favours places with a comma near them, which the two in the docstring lack, and avoids commas, the third.
@@ -93,20 +93,9 @@ def handmade_docstring():
     vocabulary = (BOS, UNKNOWN, *signs, *names, *(f" {noun}" for noun in NOUNS), *VERBS)
     n, n_ctx = len(names), 48
     space = _Subspaces(
-        name=n,
-        param=1,
-        colon=1,
-        comma=1,
-        position=n_ctx,
-        previous=n,
-        after_param=1,
-        after_comma=1,
-        current=n,
-        answer=n,
-        aside=1,
+        name=n, param=1, comma=1, position=n_ctx, previous=n, after_param=1, after_comma=1, current=n, answer=n, aside=1
     )
     shape = _Shape(n_layers=3, n_heads=2, d_head=n + 2, n_ctx=n_ctx, vocabulary=vocabulary)
-    line = 6  # tokens of a docstring line: ":param", name, ":", two words, newline
 
     fuzzy_previous = _Head(space, shape)
     fuzzy_previous.attend_by_position(steps_back=(1, 2))
@@ -116,11 +105,8 @@ def handmade_docstring():
     fuzzy_previous.copy("comma", "after_comma", times=2 / ATTENTION)
 
     induction = _Head(space, shape)
-    lateness = torch.arange(n_ctx)[None, :] * math.log(ODDS) / line
-    # 12 for each of the two marks of a good place: far more than what any later place gains by its lateness.
-    induction.match("param", "after_param", score=12.0)
-    induction.match("param", "colon", score=12.0)
-    induction.match("param", "position", score=1.0, key_weights=lateness)
+    induction.match("param", "after_param", score=8 * math.log(ODDS))
+    induction.match("param", "position", score=math.log(ODDS), key_weights=torch.arange(float(n_ctx))[None, :])
     induction.copy("previous", "current")
 
     mover = _Head(space, shape)
@@ -142,17 +128,12 @@ def handmade_docstring():
     weights = _embedding(
         space,
         shape,
-        {
-            "name": is_name,
-            "param": one[:, [index[":param"]]],
-            "colon": one[:, [index[":"]]],
-            "comma": one[:, [index[","]]],
-        },
+        {"name": is_name, "param": one[:, [index[":param"]]], "comma": one[:, [index[","]]]},
     )
+    weights["unembed.weight"][:, space["answer"]] = LOGIT * is_name
     for layer, head in enumerate((fuzzy_previous, induction, mover)):
         _put_head(weights, layer, 0, head)
         _put_head(weights, layer, 1, bystander)
-    weights["unembed.weight"][:, space["answer"]] = LOGIT * is_name
     return _boot(shape, space, weights, r':param|"""|\):|\n+ *| ?\w+|[^\w\s]')
 
 
