@@ -197,8 +197,8 @@ class Engine:
         """
         start = (self.start if start is None else start)[prompts]
         reference = self.reference.of_prompts(prompts, len(start))
-        stack = Stack(range(len(self.graph.senders)), self._n_full, len(keep), start, self._positions(full))
-        stack.write((start - reference.embed).expand(len(keep), 1, *start.shape), everywhere=True)
+        stack = Stack(self._n_full, len(self.graph.senders), len(keep), start, self._positions(full))
+        stack.write([0], (start - reference.embed).expand(len(keep), 1, *start.shape), everywhere=True)
         return self._after(stack, keep, reference, 0)
 
     def _after(self, stack: Stack, keep: Tensor, reference: Reference, first: int) -> Float[Tensor, "c n k d_vocab"]:
@@ -207,14 +207,15 @@ class Engine:
             if slot.kind == "logits":
                 return unembed(self.weights, stack.sum(base, keep, slot.rows, slot.n_upstream, at_read=True)[:, 0])
             compute = self._attention if slot.kind == "attn" else self._mlp
-            stack.write(compute(stack, base, keep, reference, slot), self._everywhere(slot))
+            columns, new = compute(stack, base, keep, reference, slot)
+            stack.write(columns, new, self._everywhere(slot))
 
     def _everywhere(self, slot: Slot) -> bool:
         """Whether what is written here is needed at all positions: what the last layer writes, only where it is read."""
         return slot.layer < self.graph.n_layers - 1
 
-    def _attention(self, stack, base, keep, reference, slot) -> Float[Tensor, "c head n pos d_model"]:
-        """What the heads of a layer write, minus the reference."""
+    def _attention(self, stack, base, keep, reference, slot) -> tuple[list[int], Float[Tensor, "c distinct n pos d_model"]]:
+        """What the heads of a layer write, minus the reference. Heads from which all receivers keep the same are written as one."""
         layer, rows = self.weights.layers[slot.layer], list(range(slot.rows.start, slot.rows.stop))
         if self._everywhere(slot):
             q, k, v = self._project(layer, "qkv", stack, base, keep, rows, slot)
@@ -223,8 +224,9 @@ class Engine:
             (q,) = self._project(layer, "q", stack, base, keep, rows[0::3], slot, at_read=True)
             k, v = self._project(layer, "kv", stack, base, keep, [row for row in rows if row not in rows[0::3]], slot)
             positions = stack.positions
-        z = attend(layer, q, k, v, positions)
-        return write_heads(layer.W_O, z - _at(reference.z[slot.layer], positions))
+        z = attend(layer, q, k, v, positions) - _at(reference.z[slot.layer], positions)
+        first, which = _distinct(keep[:, slot.rows.stop :, slot.writes].transpose(1, 2), stack.separate)
+        return [slot.writes.start + i for i in first], write_heads(layer.W_O, z, which)
 
     def _project(self, layer, parts, stack, base, keep, rows, slot, at_read=False) -> list[Float[Tensor, "c head n pos d_head"]]:
         """Queries, keys, values. Receivers that keep the same edges read the same: what they read is made once."""
@@ -232,12 +234,12 @@ class Engine:
         x = stack.sum(base, keep, [rows[i] for i in first], slot.n_upstream, at_read)
         return project(self.weights, layer, parts, x, which)
 
-    def _mlp(self, stack, base, keep, reference, slot) -> Float[Tensor, "c one n pos d_model"]:
+    def _mlp(self, stack, base, keep, reference, slot) -> tuple[list[int], Float[Tensor, "c one n pos d_model"]]:
         """What the MLP of a layer writes, minus the reference."""
         everywhere = self._everywhere(slot)
         x = stack.sum(base, keep, slot.rows, slot.n_upstream, at_read=not everywhere)
         out = mlp(self.weights, self.weights.layers[slot.layer], x)
-        return out - _at(reference.mlp[slot.layer], None if everywhere else stack.positions)
+        return [slot.writes.start], out - _at(reference.mlp[slot.layer], None if everywhere else stack.positions)
 
     # Runs that share their beginning -------------------------------------------------------------
 
@@ -245,9 +247,9 @@ class Engine:
         """Run ``circuit`` and keep what every sender writes, for ``logits_from``."""
         keep = self.masks(circuit)
         with torch.no_grad():
-            stack = Stack(range(len(self.graph.senders)), self._n_full, 1, self.start, self.read)
+            stack = Stack(self._n_full, len(self.graph.senders), 1, self.start, self.read, separate=True)
             reference = self.reference.of_prompts(slice(None), len(self.start))
-            stack.write((self.start - reference.embed)[None, None], everywhere=True)
+            stack.write([0], (self.start - reference.embed)[None, None], everywhere=True)
             self._after(stack, keep, reference, 0)
         return Run(keep[0], stack)
 
@@ -275,10 +277,10 @@ class Engine:
             x = run.stack.sum(reference.residual[at], rows[:, None], [0], slot.n_upstream, at_read=True)
             return unembed(self.weights, x[:, 0])
         node = self.graph.sender_index[node_of(receiver)]
-        columns = [node, *range(slot.writes.stop, len(self.graph.senders))]
         below = Below(run.stack, _without(run.keep, node)[None], slot.writes.stop)
-        stack = Stack(columns, self._n_full, len(rows), self.start, self.read, below)
-        stack.write(self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
+        after = slot.writes.stop - 1  # senders that are not written here, but for the node
+        stack = Stack(max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), self.start, self.read, below)
+        stack.write([node], self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
         return self._after(stack, run.keep.expand(len(rows), *run.keep.shape), reference, at + 1)
 
     def _node(self, run: Run, receiver: str, rows: Tensor, reference: Reference, slot: Slot) -> Float[Tensor, "c one n pos d_model"]:
@@ -287,7 +289,7 @@ class Engine:
         if slot.kind == "mlp":
             keep = run.keep.expand(len(rows), *run.keep.shape).clone()
             keep[:, slot.rows] = rows[:, None]
-            return self._mlp(run.stack, base, keep, reference, slot)
+            return self._mlp(run.stack, base, keep, reference, slot)[1]
         layer, head = self.weights.layers[slot.layer], self.graph.sender_index[node_of(receiver)] - slot.writes.start
         positions = None if self._everywhere(slot) else run.stack.positions
         qkv = []
@@ -296,8 +298,8 @@ class Engine:
             x = run.stack.sum(base, kept, [0], slot.n_upstream, at_read=part == "q" and positions is not None)
             (y,) = project(self.weights, layer, part, x, [0], [head])
             qkv.append(y.expand(len(rows), *y.shape[1:]))
-        z = attend(layer, *qkv, positions)
-        return write_heads(layer.W_O[head, None], z - _at(reference.z[slot.layer][head, None], positions))
+        z = attend(layer, *qkv, positions) - _at(reference.z[slot.layer][head, None], positions)
+        return write_heads(layer.W_O[head, None], z)
 
     def update(self, run: Run, receiver: str, row: Bool[Tensor, "sender"]) -> None:
         """Change in place what ``receiver`` keeps in ``run``, and what its node writes; what lies after it goes stale."""
@@ -362,24 +364,27 @@ class Stack:
     """What senders write, minus their reference: at all positions below the last layer, at the read positions for all.
 
     Args:
-        columns: the senders that it holds, in the order in which they are written.
-        n_full: senders below this one are held at all positions.
+        n_full: room for this many senders at all positions.
+        n_read: room for this many at the read positions.
         n: how many circuits.
         like: a tensor ``[n_prompts, pos, d_model]``, for shape and type.
         positions: the read positions.
         below: what the circuits have in common.
+        separate: hold every sender by itself, even if all receivers keep the same from some of them.
     """
 
-    def __init__(self, columns: Sequence[int], n_full: int, n: int, like: Tensor, positions: Int[Tensor, "k"], below: Below | None = None):
-        self.columns, self.positions, self.below = list(columns), positions, below
+    def __init__(self, n_full: int, n_read: int, n: int, like: Tensor, positions: Int[Tensor, "k"], below: Below | None = None, separate=False):
+        self.positions, self.below, self.separate = positions, below, separate
+        self.columns: list[int] = []  # the senders, in the order of ``read``; those of ``full`` come first
         self.used = {"full": 0, "read": 0}
         # With gradients nothing may be overwritten: start empty and grow.
-        n_full, n_read = (0, 0) if torch.is_grad_enabled() else (bisect_left(self.columns, n_full), len(self.columns))
+        n_full, n_read = (0, 0) if torch.is_grad_enabled() else (n_full, n_read)
         self.full = like.new_empty(n, n_full, *like.shape)
         self.read = like.new_empty(n, n_read, len(like), len(positions), like.shape[-1])
 
-    def write(self, new: Float[Tensor, "c sender n pos d_model"], everywhere: bool) -> None:
+    def write(self, senders: list[int], new: Float[Tensor, "c sender n pos d_model"], everywhere: bool) -> None:
         """Append what the next senders write: at all positions, or only at the read positions."""
+        self.columns += senders
         if everywhere:
             self._append("full", new)
             new = new[..., self.positions, :]
@@ -445,7 +450,7 @@ class Reference(Written):
         x, residual = written.embed, []
         for i, layer in enumerate(weights.layers):
             residual.append(x)
-            x = x + write_heads(layer.W_O, written.z[i]).sum(0) + layer.b_O
+            x = x + write_heads(layer.W_O, written.z[i], [0] * weights.n_heads)[0] + layer.b_O
             if layer.W_in is not None:
                 residual.append(x)
                 x = x + written.mlp[i]
@@ -466,7 +471,7 @@ def write_all(weights: Weights, start: Float[Tensor, "n pos d_model"]) -> Writte
     x, all_z, all_mlp = start, [], []
     for layer in weights.layers:
         z = attend(layer, *project(weights, layer, "qkv", x[None, None], [0] * 3 * weights.n_heads))[0]
-        x = x + write_heads(layer.W_O, z).sum(0) + layer.b_O
+        x = x + write_heads(layer.W_O, z, [0] * weights.n_heads)[0] + layer.b_O
         all_z.append(z)
         if layer.W_in is not None:
             all_mlp.append(mlp(weights, layer, x))
@@ -611,9 +616,21 @@ def attend(
     return z.unflatten(0, q.shape[:2])
 
 
-def write_heads(W_O: Float[Tensor, "head d_head d_model"], z: Float[Tensor, "*c head n pos d_head"]) -> Float[Tensor, "*c head n pos d_model"]:
-    """What each head writes to the residual stream, ``z @ W_O``; the bias b_O belongs to no head."""
-    return (z.flatten(-3, -2) @ W_O).unflatten(-2, z.shape[-3:-1])
+def write_heads(
+    W_O: Float[Tensor, "head d_head d_model"], z: Float[Tensor, "*c head n pos d_head"], which: Sequence[int] | None = None
+) -> Float[Tensor, "*c distinct n pos d_model"]:
+    """What heads write to the residual stream, ``z @ W_O``, each by itself or summed over those with the same ``which``.
+
+    The bias b_O belongs to no head.
+    """
+    z, shape = z.flatten(-3, -2), z.shape[-3:-1]
+    if which is None or len(set(which)) == len(which):
+        return (z @ W_O).unflatten(-2, shape)
+    sums = []
+    for kind in dict.fromkeys(which):
+        mine = [head for head, of in enumerate(which) if of == kind]
+        sums.append(z[..., mine, :, :].movedim(-3, -2).flatten(-2) @ W_O[mine].flatten(0, 1))
+    return torch.stack(sums, -3).unflatten(-2, shape)
 
 
 def mlp(weights: Weights, layer: LayerWeights, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
@@ -742,13 +759,13 @@ def _at(x: Float[Tensor, "*rest pos d"], positions: Int[Tensor, "k"] | None) -> 
     return x if positions is None else x[..., positions, :]
 
 
-def _distinct(keep: Tensor) -> tuple[list[int], list[int]]:
-    """Receivers that differ in what they keep (the first of each kind), and which of these each receiver is like.
+def _distinct(keep: Float[Tensor, "c this that"], separate: bool = False) -> tuple[list[int], list[int]]:
+    """The first of each kind along the dimension ``this``, and of which kind each is. Same ``keep``, same kind.
 
-    ``keep`` is ``[c, receiver, sender]``. With many kinds, or gradients, every receiver counts as its own kind.
+    With many kinds, or gradients, everyone counts as its own kind.
     """
     everyone = list(range(keep.shape[1]))
-    if keep.requires_grad:
+    if separate or keep.requires_grad:
         return everyone, everyone
     rows = keep.movedim(1, 0).flatten(1).cpu().numpy()
     kinds: dict[bytes, int] = {}
