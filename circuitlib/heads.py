@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .engine import Engine
+from .graph import Edge, Graph
 from .tasks import Task
 
 
@@ -28,11 +32,48 @@ def head_scores(model, n: int = 50, period: int = 25, seed: int = 0) -> dict[str
     return {name: torch.stack([scores[name] for scores in by_layer]) for name in by_layer[0]}
 
 
-def attention_to(model, task: Task, query: str, key: str | tuple[str, ...]) -> Float[Tensor, "layer head"]:
-    """Mean attention of each head between named positions of the clean prompts (summed over several keys)."""
-    keys = [task.position(name) for name in ((key,) if isinstance(key, str) else key)]
-    q = task.position(query)
-    return torch.stack([p[:, :, q, keys].sum(-1).mean(0) for p in attention_patterns(model, task.clean)])
+def attention_between(model, task: Task) -> Callable[[str, str], Float[Tensor, "layer head"]]:
+    """A function of two position names: each head's mean attention from the first to the second, on the clean prompts."""
+    patterns = torch.stack(attention_patterns(model, task.clean)).mean(1)  # [layer, head, query, key]
+    return lambda query, key: patterns[:, :, task.position(query), task.position(key)]
+
+
+def head_effects(engine: Engine) -> Float[Tensor, "layer head"]:
+    """What each head is worth alone: M(all) − M(all without the head's out-edges), divided by M(all) − M(nothing)."""
+    graph = engine.graph
+    cut = [engine.all - out_edges(graph, f"a{layer}.{head}") for layer, head in graph_heads(graph)]
+    full, empty = engine.metric(engine.all), engine.metric(engine.none)
+    return ((full - engine.metric(cut)) / (full - empty)).view(graph.n_layers, graph.n_heads)
+
+
+def roles(model, task: Task, at_most: int = 3, attention: float = 0.25, effect: float = 0.02) -> dict[str, list[str]]:
+    """Which heads play the roles that the task names, strongest first.
+
+    A head plays a role if it attends as the role says (mean attention of at least ``attention``, summed over
+    neighbouring keys) *and* matters: ablating it alone costs at least ``effect`` of the metric's range. Attention alone
+    would also list heads that look and do nothing. Ranked by the product of the two.
+    """
+    between, effects = attention_between(model, task), head_effects(Engine(model, task))
+    found = {}
+    for role, pairs in task.roles.items():
+        by_query: dict[str, Tensor] = {}
+        for query, key in pairs:
+            by_query[query] = by_query.get(query, 0) + between(query, key)
+        score = torch.stack(list(by_query.values())).max(0).values
+        rank = torch.where((score >= attention) & (effects >= effect), score * effects, 0.0)
+        best = [divmod(i, rank.shape[1]) for i in rank.flatten().argsort(descending=True).tolist()]
+        found[role] = [f"a{layer}.{head}" for layer, head in best if rank[layer, head] > 0][:at_most]
+    return found
+
+
+def out_edges(graph: Graph, sender: str) -> list[Edge]:
+    """All edges that leave ``sender``."""
+    return [edge for edge in graph.edges if edge.sender == sender]
+
+
+def graph_heads(graph: Graph) -> list[tuple[int, int]]:
+    """All (layer, head) in order."""
+    return [(layer, head) for layer in range(graph.n_layers) for head in range(graph.n_heads)]
 
 
 def repeated_tokens(model, n: int, period: int, seed: int) -> Int[Tensor, "n pos"]:

@@ -62,10 +62,14 @@ def activation_patching(
         patched = (whole or positional)(model, base, cache, lambda logits: _checked(score(logits), len(task)).mean())
         if not normalize:
             return patched
-        m_clean, m_corrupted = (_checked(score(model(tokens)), len(task)).mean() for tokens in (task.clean, task.corrupted))
+        m_clean, m_corrupted = (
+            _checked(score(model(tokens)), len(task)).mean() for tokens in (task.clean, task.corrupted)
+        )
     gap = m_clean - m_corrupted
     if gap.abs() < 1e-6:
-        raise ValueError("task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)")
+        raise ValueError(
+            "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
+        )
     return (patched - (m_clean if mode == "noising" else m_corrupted)) / gap
 
 
@@ -85,7 +89,9 @@ def _sweeps(model, site: str, by_position: bool | None):
 
 
 def _names_filter(site: str) -> Callable[[str], bool]:
-    suffix = {"resid_pre": "hook_resid_pre", "attn_out": "hook_attn_out", "mlp_out": "hook_mlp_out"}.get(site, f"attn.hook_{site}")
+    suffix = {"resid_pre": "hook_resid_pre", "attn_out": "hook_attn_out", "mlp_out": "hook_mlp_out"}.get(
+        site, f"attn.hook_{site}"
+    )
     return lambda name: name.endswith(suffix)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -24,6 +23,7 @@ class Task:
         positions: name → position in the prompt, for the places that the text talks about.
         read_positions: where the model's output is read (``k`` of them); in order.
         metric_name: "logit_diff" (answer minus best distractor) or "logprob" (log-probability of the answer, in nats).
+        roles: role → the (query, key) positions between which a head of that role attends, by name.
         labels: one string per position, to draw a prompt's axis with.
         meta: how the prompts were made (corruption, seed), for records.
     """
@@ -36,17 +36,22 @@ class Task:
     positions: dict[str, int]
     read_positions: tuple[int, ...]
     metric_name: str = "logit_diff"
+    roles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self):
         n, n_pos = self.clean.shape if self.clean.dim() == 2 else (0, 0)
         if n == 0 or n_pos == 0:
-            raise ValueError(f"clean: expected token ids [n, pos] with at least one prompt, got shape {list(self.clean.shape)}")
+            raise ValueError(
+                f"clean: expected token ids [n, pos] with at least one prompt, got shape {list(self.clean.shape)}"
+            )
         if self.corrupted.shape != self.clean.shape:
             raise ValueError(f"corrupted: expected the shape of clean, {[n, n_pos]}, got {list(self.corrupted.shape)}")
         if len(self.answers) != n or len(self.distractors) != n:
-            raise ValueError(f"answers, distractors: expected one row for each of {n} prompts, got {len(self.answers)} and {len(self.distractors)}")
+            raise ValueError(
+                f"answers, distractors: expected one row for each of {n} prompts, got {len(self.answers)} and {len(self.distractors)}"
+            )
         if self.metric_name not in ("logit_diff", "logprob"):
             raise ValueError(f"metric_name: expected 'logit_diff' or 'logprob', got {self.metric_name!r}")
         for name, position in {**self.positions, **{f"read position {p}": p for p in self.read_positions}}.items():
@@ -62,7 +67,9 @@ class Task:
     def position(self, name: str) -> int:
         """The position called ``name``; a ValueError that lists the names if there is none."""
         if name not in self.positions:
-            raise ValueError(f"position {name!r} does not exist in task {self.name!r}; choose one of: {', '.join(self.positions)}")
+            raise ValueError(
+                f"position {name!r} does not exist in task {self.name!r}; choose one of: {', '.join(self.positions)}"
+            )
         return self.positions[name]
 
     def metric(self, logits: Float[Tensor, "n k d_vocab"] | Float[Tensor, "n pos d_vocab"]) -> Float[Tensor, "n"]:
@@ -93,5 +100,7 @@ class Task:
     def _read(self, logits: Tensor) -> Tensor:
         n, n_pos, k = len(self), self.clean.shape[1], len(self.read_positions)
         if logits.dim() != 3 or len(logits) != n or logits.shape[1] not in (k, n_pos):
-            raise ValueError(f"logits: expected [{n}, {k}, d_vocab] or [{n}, {n_pos}, d_vocab], got {list(logits.shape)}")
+            raise ValueError(
+                f"logits: expected [{n}, {k}, d_vocab] or [{n}, {n_pos}, d_vocab], got {list(logits.shape)}"
+            )
         return logits if logits.shape[1] == k else logits[:, list(self.read_positions)]

@@ -7,6 +7,7 @@ corruptions as in the code of Conmy et al., "Towards automated circuit discovery
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .base import Task
@@ -20,6 +21,14 @@ CORRUPTIONS = {
     "random_doc": "A and B are new in the docstring only",
     "random_answer_doc": "C is new in the signature, A and B in the docstring",
     "random_def_doc": "A and B are renamed everywhere: the prompt still makes sense, so this is a control, not a corruption",
+}
+
+
+# How a head of each role attends. A fuzzy previous-token head may look past the comma.
+ROLES = {
+    "previous_token": (("C_def", "B_def"), ("C_def", "comma_B"), ("B_doc", "param_2")),
+    "induction": (("param_3", "B_doc"),),
+    "mover": (("param_3", "C_def"), ("param_3", "comma_C")),
 }
 
 
@@ -39,11 +48,27 @@ class Names:
     renamed: tuple[str, str]
 
     def all(self) -> tuple[str, ...]:
-        wrong = (*self.prefix, self.a, self.b, self.suffix, self.new_answer, *self.new_def, *self.new_doc, *self.renamed)
+        wrong = (
+            *self.prefix,
+            self.a,
+            self.b,
+            self.suffix,
+            self.new_answer,
+            *self.new_def,
+            *self.new_doc,
+            *self.renamed,
+        )
         return (self.method, self.c, *wrong)
 
 
-def docstring(model, n: int = 50, corruption: str = "random_random", seed: int = 0, names: tuple[str, ...] | None = None) -> Task:
+def docstring(
+    model,
+    n: int = 50,
+    corruption: str = "random_random",
+    seed: int = 0,
+    names: tuple[str, ...] | None = None,
+    accept: Callable[[Names], bool] | None = None,
+) -> Task:
     """Prompts that end in ``:param``; the answer is the third of three documented arguments.
 
     Args:
@@ -51,6 +76,7 @@ def docstring(model, n: int = 50, corruption: str = "random_random", seed: int =
         corruption: a key of ``CORRUPTIONS``.
         seed: same seed, same clean prompts, whatever the corruption.
         names: argument names to draw from (at least 15); default: the book's list.
+        accept: draw the names of a prompt again until this is true of them, to ask for special combinations.
 
     Metric: logit of the answer minus the largest logit of 13 wrong names, 5 in the prompt and 8 absent, at the last position.
     """
@@ -65,6 +91,8 @@ def docstring(model, n: int = 50, corruption: str = "random_random", seed: int =
     pairs, clean, corrupted, answers, wrong = [], [], [], [], []
     for _ in range(n):
         drawn = draw(rng, names)
+        while accept is not None and not accept(drawn):
+            drawn = draw(rng, names)
         # A description may hold any other name, so what a word is does not tell whether it is an argument; only its place does.
         words = rng.sample([*nouns, *(name for name in names if name not in drawn.all())], 6)
         summary, words = f"{rng.choice(verbs)} {words[0]} {words[1]}", words[2:]
@@ -83,6 +111,7 @@ def docstring(model, n: int = 50, corruption: str = "random_random", seed: int =
         distractors=one_token(model, [[f" {word}" for word in row] for row in wrong]),
         positions=positions,
         read_positions=(clean_tokens.shape[1] - 1,),
+        roles=ROLES,
         labels=position_labels(model, clean_tokens, positions),
         meta={"corruption": corruption, "seed": seed},
     )

@@ -21,7 +21,9 @@ def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
     if n < 1:
         raise ValueError(f"n: expected at least one prompt, got {n}")
     if not 2 <= period <= min(len(ordinary) // 2, model.cfg.n_ctx // 2):
-        raise ValueError(f"period: expected 2 to {min(len(ordinary) // 2, model.cfg.n_ctx // 2)} for this model, got {period}")
+        raise ValueError(
+            f"period: expected 2 to {min(len(ordinary) // 2, model.cfg.n_ctx // 2)} for this model, got {period}"
+        )
     rng = np.random.default_rng(seed)
     draws = np.stack([rng.choice(ordinary, 2 * period, replace=False) for _ in range(n)])
     sequence, other = torch.from_numpy(draws[:, :period]), torch.from_numpy(draws[:, period:])
@@ -37,6 +39,7 @@ def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
         distractors=sequence[:, :-1],
         positions={"before_answer": period - 1, "answer": period, "end": last},
         read_positions=(last,),
+        roles={"previous_token": (("answer", "before_answer"),), "induction": (("end", "answer"),)},
         labels=("BOS", *(f"x{i}" for i in range(period)), *(f"x{i}" for i in range(period - 1))),
         meta={"seed": seed, "period": period},
     )

@@ -26,11 +26,15 @@ def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tupl
     known = tuple(word for word in words if len(encode(model, prefix + word)) == 1)
     unknown = [word for word in words if word not in known]
     if unknown and _is_shipped(model):
-        raise ValueError(f"words: {unknown[0]!r} is not a single token of this model (nor are {len(unknown) - 1} others)")
+        raise ValueError(
+            f"words: {unknown[0]!r} is not a single token of this model (nor are {len(unknown) - 1} others)"
+        )
     if unknown:
         log.warning("left out %d of %d words that are not single tokens of this model", len(unknown), len(words))
     if len(known) < at_least:
-        raise ValueError(f"words: this task needs at least {at_least} words that are single tokens of the model, got {len(known)}")
+        raise ValueError(
+            f"words: this task needs at least {at_least} words that are single tokens of the model, got {len(known)}"
+        )
     return known
 
 
@@ -50,7 +54,9 @@ def same_length(model, prompts: Sequence[str]) -> Int[Tensor, "n pos"]:
     lengths = {len(row) for row in rows}
     if len(lengths) > 1:
         odd = next(i for i, row in enumerate(rows) if len(row) != len(rows[0]))
-        raise ValueError(f"prompts: expected the same number of tokens in each, got {len(rows[0])} in the first and {len(rows[odd])} in number {odd}")
+        raise ValueError(
+            f"prompts: expected the same number of tokens in each, got {len(rows[0])} in the first and {len(rows[odd])} in number {odd}"
+        )
     return torch.tensor(rows)
 
 

@@ -1,0 +1,84 @@
+"""The model card: written by this program from a run and from measurements, never by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .bars import Bar, docstring_bars
+from .recipes import RECIPES
+
+
+def write_card(name: str, folder: Path) -> list[Bar]:
+    """Measure the model in ``folder`` and write ``README.md`` beside it; returns the bars."""
+    from ..load import load_model
+
+    bars = docstring_bars(load_model(name))
+    (folder / "README.md").write_text(card(name, folder, bars), "utf8")
+    return bars
+
+
+def card(name: str, folder: Path, bars: list[Bar]) -> str:
+    """The text of the card."""
+    config = json.loads((folder / "config.json").read_text("utf8"))
+    log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text("utf8").splitlines()]
+    recipe = RECIPES[name]
+    hard, aims = [bar for bar in bars if bar.hard], [bar for bar in bars if not bar.hard]
+    missed = [bar for bar in hard if not bar.met]
+    parts = [
+        f"# {name}",
+        f"An attention-only transformer with {config['n_layers']} layers of {config['n_heads']} heads (d_model {config['d_model']}, "
+        f"d_head {config['d_head']}, context {config['n_ctx']}), LayerNorm, learned positions and a byte-level BPE vocabulary of "
+        f"{config['d_vocab']} tokens. It was trained for the book *Transformer Circuits* to complete Python docstrings, on two CPU "
+        'cores, from nothing. Load it with `circuitlib.load_model("' + name + '")`.',
+        "This file is written by `python -m circuitlib.models.training " + name + "`; every number in it is measured.",
+        "## What it must show",
+        _table(hard),
+        "All of these are met."
+        if not missed
+        else f"**{len(missed)} not met:** {'; '.join(bar.name for bar in missed)}.",
+        "## What was aimed at",
+        _table(aims),
+        "## How it was trained",
+        f"{recipe.steps} steps with AdamW, seed {recipe.seed}. `{folder.name}/training_log.jsonl` has losses, accuracy and all "
+        f"head scores every {recipe.log_every} steps.",
+        _stages(recipe, log),
+        "Text: generated functions with docstrings, repeated random tokens over large and small alphabets, and the Python standard "
+        "library. A description word may be any name that is not an argument of its function, so the place of a word, not the word, "
+        "says whether it is an argument.",
+        "**Declared help.** In stage `gates` every head has a hard-concrete (L0) gate for docstrings and one for repeats; a closed gate "
+        "takes the head's output from another prompt of the same layout. The number of open gates is penalised. In stage `settle` "
+        "the gates are fixed, and half of the rows run with closed gates, half with all heads. The finished model has no gates: all "
+        f"{config['n_layers'] * config['n_heads']} heads run on every text.",
+        "## Limits",
+        "It knows the docstring template, repetition and a little of Python's syntax; it is no language model. Positions beyond "
+        f"{config['n_ctx']} do not exist. Real models spread a behaviour over more heads than this one, which was trained not to.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(bars: list[Bar]) -> str:
+    rows = ["| what | bar | measured | met | note |", "| --- | --- | --- | --- | --- |"]
+    rows += [
+        f"| {bar.name} | {bar.limit} | {_number(bar.value)} | {'yes' if bar.met else '**no**'} | {bar.note} |"
+        for bar in bars
+    ]
+    return "\n".join(rows)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _stages(recipe, log: list[dict]) -> str:
+    rows = [
+        "| stage | steps | length | learning rate | docstring accuracy at its end (seen / new names) | repeat loss (nats) |"
+    ]
+    rows.append("| --- | --- | --- | --- | --- | --- |")
+    for stage in recipe.stages:
+        last = [row for row in log if row["stage"] == stage.name][-1]
+        rows.append(
+            f"| {stage.name} | {stage.steps} | {stage.length} | {stage.lr[0]:g} → {stage.lr[1]:g} | "
+            f"{last['accuracy_seen']:.2f} / {last['accuracy_unseen']:.2f} | {last['repeat_loss_large']:.2f} |"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,193 @@
+"""What the shipped models read while they train: docstrings, repeated tokens and real code.
+
+Each function makes one :class:`Batch` from a random generator, so the batch of a step depends on
+seed and step alone and a killed run goes on where it stopped. ``weight`` says how much each position
+counts as a *target*: 1 where the token can be predicted, ``FILLER`` where it can't (a random word).
+Without these weights the gradient is mostly noise from unpredictable words, and nothing is learnt.
+"""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitlib.tasks.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
+
+FILLER = 0.02
+TRAINED_NAMES = tuple(name for name in NAMES if name not in HELD_OUT_NAMES)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Equally long rows. Rows of one group share a layout, so a head's output can be swapped between them."""
+
+    tokens: Int[Tensor, "row pos"]
+    weight: Float[Tensor, "row pos"]
+    group: Int[Tensor, "row"]
+
+
+# Docstrings -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many arguments and words: all rows of one layout have the same number of tokens."""
+
+    prefix: int
+    matching: int
+    suffix: int
+    summary_words: int
+    words: int
+
+
+def sample_layout(rng: random.Random) -> Layout:
+    return Layout(rng.randint(0, 4), rng.randint(2, 5), rng.randint(0, 2), rng.randint(2, 4), rng.randint(1, 3))
+
+
+def is_held_out_pair(first: str, second: str) -> bool:
+    """Whether these two never stand side by side in training (a tenth of all ordered pairs)."""
+    return (NAMES.index(first) * 31 + NAMES.index(second) * 17) % 10 == 0
+
+
+def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, float]]:
+    """A function with its docstring, as (text, weight) pieces."""
+    n_names = 1 + layout.prefix + layout.matching + layout.suffix
+    names = rng.sample(TRAINED_NAMES, n_names)
+    while any(is_held_out_pair(a, b) for a, b in zip(names, names[1:], strict=False)):
+        names = rng.sample(TRAINED_NAMES, n_names)
+    method, *args = names
+    # A description may hold any other name, so what a word is does not tell whether it is an argument; only its place does.
+    words = [*NOUNS, *(name for name in TRAINED_NAMES if name not in names)]
+    pieces = [("\ndef", 0.1), (f" {method}", FILLER), ("(self", 0.2)]
+    for arg in args:
+        pieces += [(",", 0.1), (f" {arg}", FILLER)]
+    summary = " ".join([rng.choice(VERBS), *rng.choices(words, k=layout.summary_words - 1)])
+    pieces += [('):\n    """', 0.2), (summary, FILLER), ("\n\n    :param", 0.2)]
+    for i, arg in enumerate(args[layout.prefix : layout.prefix + layout.matching]):
+        description = "".join(f" {word}" for word in rng.choices(words, k=layout.words))
+        pieces += [
+            ("\n    :param" if i else "", 0.2),
+            (f" {arg}", 1.0 if i else FILLER),
+            (":", 0.2),
+            (description, FILLER),
+        ]
+    return pieces
+
+
+def docstring_batch(tokenizer, rng: random.Random, layouts: Sequence[Layout], rows_each: int, length: int) -> Batch:
+    tokens, weights = [], []
+    for layout in layouts:
+        for _ in range(rows_each):
+            ids, weight = encode_pieces(tokenizer, docstring_pieces(layout, rng))
+            tokens.append(ids[:length])
+            weights.append(weight[:length])
+    longest = max(map(len, tokens))
+    tokens = [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokens]
+    weights = [weight + [0.0] * (longest - len(weight)) for weight in weights]
+    group = torch.arange(len(layouts)).repeat_interleave(rows_each)
+    return Batch(torch.tensor(tokens), torch.tensor(weights), group)
+
+
+def encode_pieces(tokenizer, pieces: list[tuple[str, float]]) -> tuple[list[int], list[float]]:
+    """Token ids with BOS in front, and for each token the weight of the text it ends in."""
+    by_char = [weight for text, weight in pieces for _ in text]
+    encoding = tokenizer.backend_tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False)
+    return [tokenizer.bos_token_id, *encoding.ids], [0.0, *(by_char[end - 1] for _, end in encoding.offsets)]
+
+
+# Repeated random tokens ---------------------------------------------------------------------------
+
+
+def repeats_batch(
+    tokenizer, rng: np.random.Generator, rows: int, length: int, alphabets: Sequence[int] | None = None
+) -> Batch:
+    """BOS, then a random sequence again and again, one period a batch.
+
+    ``alphabets=None``: the tokens of a row are distinct. Otherwise they are drawn from a few tokens (how many
+    is drawn from ``alphabets``), so that one token stands before many others, and only a head that knows
+    *exactly* which token came before, and before that, can predict the next.
+    """
+    ordinary = np.arange(len(tokenizer.all_special_ids), len(tokenizer))
+    period = int(rng.integers(6, length // 2))
+    tokens = np.empty((rows, length), dtype=np.int64)
+    for row in tokens:
+        if alphabets is None:
+            once = rng.choice(ordinary, period, replace=False)
+        else:
+            once = rng.choice(rng.choice(ordinary, rng.choice(alphabets), replace=False), period)
+        row[0] = tokenizer.bos_token_id
+        row[1:] = np.resize(once, length - 1)
+    weight = torch.ones(rows, length)
+    weight[:, : period + 2] = FILLER  # the first copy, and the token that starts the second
+    return Batch(torch.from_numpy(tokens), weight, torch.zeros(rows, dtype=torch.long))
+
+
+# Real code ----------------------------------------------------------------------------------------
+
+
+def standard_library() -> Iterator[str]:
+    """Sources of the running Python's standard library, without its tests, in a fixed order."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if not {"site-packages", "test", "tests", "idle_test"} & set(path.relative_to(root).parts):
+            try:
+                yield path.read_text("utf8")
+            except UnicodeDecodeError:
+                continue
+
+
+def code_stream(tokenizer) -> np.ndarray:
+    """All of the standard library as one row of tokens."""
+    encodings = tokenizer.backend_tokenizer.encode_batch(list(standard_library()), add_special_tokens=False)
+    return np.concatenate([np.array(encoding.ids, dtype=np.uint16) for encoding in encodings])
+
+
+def code_batch(tokenizer, stream: np.ndarray, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    """BOS, then a window at a random place of the stream."""
+    starts = rng.integers(0, len(stream) - length, rows)
+    tokens = np.stack([[tokenizer.bos_token_id, *stream[s : s + length - 1]] for s in starts]).astype(np.int64)
+    return Batch(torch.from_numpy(tokens), torch.ones(rows, length), torch.arange(rows))
+
+
+# The tokenizer ------------------------------------------------------------------------------------
+
+
+def train_tokenizer(d_vocab: int, seed: int = 0):
+    """Byte-level BPE on the standard library and generated docstrings; every word of the lists is one token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    rng = random.Random(seed)
+    bos, eos, pad = special = ["<|BOS|>", "<|EOS|>", "<|PAD|>"]
+
+    def corpus():
+        yield from standard_library()
+        # Often enough that each word is merged before the vocabulary is full.
+        yield from ["".join(f" {word}" for word in (*NAMES, *NOUNS))] * 20_000
+        yield from ["\n".join(VERBS)] * 20_000
+        yield from ("".join(text for text, _ in docstring_pieces(sample_layout(rng), rng)) for _ in range(5_000))
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=d_vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        name_or_path="circuitlib",
+        add_bos_token=True,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+    )

@@ -1,0 +1,205 @@
+"""The training loop: stages, gates, checkpoints, log.
+
+A step is a function of (seed, step) and the state before it; the state is one safetensors file. So a run that
+is killed and started again ends with the same weights as one that was not (tested).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from . import gates
+from .data import Batch, code_batch, docstring_batch, repeats_batch, sample_layout
+from .scores import measure
+from .transformer import AttentionOnly
+
+ROWS_PER_LAYOUT = 4
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some steps on one mix of text. ``gates``: "off", "learn", or "fixed" (closed gates stay closed)."""
+
+    name: str
+    steps: int
+    lr: tuple[float, float]  # falls linearly from the first to the second
+    length: int
+    repeats: int  # rows of each kind of text
+    docstrings: int = 0
+    code: int = 0
+    alphabets: tuple[int, ...] | None = None
+    gates: str = "off"
+    open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
+    warmup: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    shape: dict[str, int]
+    stages: tuple[Stage, ...]
+    d_vocab: int = 2048
+    seed: int = 0
+    gate_lr: float = 0.05
+    gate_start: float = 1.0
+    code_weight: float = 0.3
+    log_every: int = 100
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    def at(self, step: int) -> tuple[Stage, int]:
+        """The stage that a step belongs to, and the step's number within it."""
+        for stage in self.stages:
+            if step < stage.steps:
+                return stage, step
+            step -= stage.steps
+        raise IndexError("step past the end of the recipe")
+
+
+def train(
+    recipe: Recipe, tokenizer, stream: np.ndarray, folder: Path, seed: int, stop_at: int | None = None
+) -> AttentionOnly:
+    """Train from the newest checkpoint in ``folder`` (or from nothing) to the end; append to ``folder/log.jsonl``."""
+    torch.manual_seed(seed)
+    model = AttentionOnly(d_vocab=len(tokenizer), **recipe.shape)
+    n_layers, n_heads = recipe.shape["n_layers"], recipe.shape["n_heads"]
+    log_alpha = {
+        kind: torch.full((n_layers, n_heads), recipe.gate_start, requires_grad=True)
+        for kind in ("docstring", "repeats")
+    }
+    optimizer = torch.optim.AdamW(
+        [{"params": model.parameters(), "weight_decay": 0.01}, {"params": log_alpha.values(), "weight_decay": 0.0}],
+        betas=(0.9, 0.98),
+    )
+    start = restore(folder, model, log_alpha, optimizer)
+    began = time.time()
+    for step in range(start, min(stop_at or recipe.steps, recipe.steps)):
+        stage, at = recipe.at(step)
+        lr = stage.lr[0] + (stage.lr[1] - stage.lr[0]) * at / stage.steps
+        optimizer.param_groups[0]["lr"] = lr * min(1.0, (at + 1) / (stage.warmup + 1))
+        optimizer.param_groups[1]["lr"] = recipe.gate_lr if stage.gates == "learn" else 0.0
+        open_cost = stage.open_cost * at / stage.steps
+        made = batches(tokenizer, stream, stage, seed, step)
+        losses = take_step(model, log_alpha, optimizer, stage, made, open_cost, recipe, step)
+        if (step + 1) % recipe.log_every == 0 or step + 1 == recipe.steps:
+            row = {"step": step + 1, "stage": stage.name, "lr": lr, "seconds": round(time.time() - began, 1)} | losses
+            row |= measure(
+                model,
+                tokenizer,
+                {kind: gates.is_open(a.detach()) for kind, a in log_alpha.items()},
+                stage.gates != "off",
+            )
+            save(folder, step + 1, model, log_alpha, optimizer)
+            with (folder / "log.jsonl").open("a") as log:
+                log.write(json.dumps(row) + "\n")
+    return model
+
+
+def batches(tokenizer, stream, stage: Stage, seed: int, step: int) -> dict[str, Batch]:
+    """The text of one step."""
+    rng, words = np.random.default_rng([seed, step]), random.Random(seed * 1_000_003 + step)
+    made = {}
+    if stage.docstrings:
+        # Many layouts, so that no head can find an argument by its distance.
+        layouts = [sample_layout(words) for _ in range(stage.docstrings // ROWS_PER_LAYOUT)]
+        made["docstring"] = docstring_batch(tokenizer, words, layouts, ROWS_PER_LAYOUT, stage.length)
+    if stage.repeats:
+        alphabets = stage.alphabets if step % 2 else None
+        made["repeats"] = repeats_batch(tokenizer, rng, stage.repeats, stage.length, alphabets)
+    if stage.code:
+        made["code"] = code_batch(tokenizer, stream, rng, stage.code, stage.length)
+    return made
+
+
+def take_step(
+    model, log_alpha, optimizer, stage: Stage, made: dict[str, Batch], open_cost: float, recipe: Recipe, step: int
+) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(step)
+    losses, total = {}, 0.0
+    for kind, batch in made.items():
+        keep = partner = None
+        if stage.gates != "off" and kind in log_alpha:
+            partner = partners(batch.group, generator)
+            if stage.gates == "learn":
+                keep = gates.sample(log_alpha[kind], len(batch.tokens), generator)
+                total = total + open_cost * gates.expected_open(log_alpha[kind])
+            else:  # every second row runs with all its heads, as the finished model will
+                keep = gates.is_open(log_alpha[kind].detach()).repeat(len(batch.tokens), 1, 1)
+                keep[::2] = 1.0
+        loss = weighted_loss(model(batch.tokens, keep, partner), batch)
+        total = total + loss * (recipe.code_weight if kind == "code" else 1.0)
+        losses[f"loss_{kind}"] = round(loss.item(), 4)
+    optimizer.zero_grad()
+    total.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return losses
+
+
+def partners(group, generator: torch.Generator):
+    """For each row another row of its group: the next one in a random circle."""
+    partner = torch.empty_like(group)
+    for g in group.unique():
+        rows = torch.nonzero(group == g).flatten()
+        circle = rows[torch.randperm(len(rows), generator=generator)]
+        partner[circle] = circle.roll(1)
+    return partner
+
+
+def weighted_loss(logits: Float[Tensor, "row pos d_vocab"], batch: Batch) -> Float[Tensor, ""]:
+    """Cross-entropy in nats, a weighted mean over target positions."""
+    weight = batch.weight[:, 1:].flatten()
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none"
+    )
+    return (loss * weight).sum() / weight.sum()
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+def save(folder: Path, step: int, model, log_alpha, optimizer) -> None:
+    """Write the whole state as one safetensors file, atomically."""
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    state |= {f"gates.{kind}": value.detach() for kind, value in log_alpha.items()}
+    for i, moments in optimizer.state_dict()["state"].items():
+        state |= {f"adam.{i}.{name}": value for name, value in moments.items()}
+    temporary = folder / "checkpoint.tmp"
+    save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={"step": str(step)})
+    os.replace(temporary, folder / "checkpoint.safetensors")
+
+
+def restore(folder: Path, model, log_alpha, optimizer) -> int:
+    """Load the newest checkpoint into everything; the number of finished steps (0 without a checkpoint)."""
+    from safetensors import safe_open
+
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        return 0
+    state = load_file(path)
+    model.load_state_dict({name[6:]: value for name, value in state.items() if name.startswith("model.")})
+    with torch.no_grad():
+        for kind, value in log_alpha.items():
+            value.copy_(state[f"gates.{kind}"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        if name.startswith("adam."):
+            _, i, field = name.split(".", 2)
+            moments.setdefault(int(i), {})[field] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    with safe_open(path, "pt") as file:
+        return int(file.metadata()["step"])

@@ -1,0 +1,81 @@
+"""The transformer that is trained: attention-only, pre-LayerNorm, on one screen.
+
+Parameter names are those of a native ``TransformerBridge``, so ``state_dict()`` moves between
+the two unchanged (tested). What this class adds is ``keep``: while training, the output of a head
+can be replaced by the output of the same head on another row of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model: int, n_heads: int, d_head: int):
+        super().__init__()
+        self.n_heads, self.d_head = n_heads, d_head
+        self.q, self.k, self.v = (nn.Linear(d_model, n_heads * d_head) for _ in range(3))
+        self.o = nn.Linear(n_heads * d_head, d_model)
+
+    def forward(self, x, keep=None, partner=None):
+        q, k, v = (f(x).unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [row, head, pos, d_head]
+        if keep is not None:
+            keep = keep[..., None, None]
+            z = keep * z + (1 - keep) * z[partner]
+        return self.o(z.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    def __init__(self, d_model: int, n_heads: int, d_head: int):
+        super().__init__()
+        self.ln1 = nn.LayerNorm(d_model)
+        self.attn = Attention(d_model, n_heads, d_head)
+
+    def forward(self, x, keep=None, partner=None):
+        return x + self.attn(self.ln1(x), keep, partner)
+
+
+class AttentionOnly(nn.Module):
+    """Token and position embedding, ``n_layers`` of attention, LayerNorm, unembedding."""
+
+    def __init__(self, n_layers: int, n_heads: int, d_model: int, d_head: int, d_vocab: int, n_ctx: int):
+        super().__init__()
+        self.embed = nn.Embedding(d_vocab, d_model)
+        self.pos_embed = nn.Embedding(n_ctx, d_model)
+        self.blocks = nn.ModuleList(Block(d_model, n_heads, d_head) for _ in range(n_layers))
+        self.ln_final = nn.LayerNorm(d_model)
+        self.unembed = nn.Linear(d_model, d_vocab)
+        for name, p in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(p)
+            elif p.dim() == 2:
+                nn.init.normal_(p, std=d_model**-0.5 / 2 / (math.sqrt(2 * n_layers) if ".o." in name else 1))
+        nn.init.normal_(self.embed.weight, std=0.1)
+        with torch.no_grad():
+            # Copying a token is then a matter of direction, not of learning a second dictionary …
+            self.unembed.weight.copy_(self.embed.weight)
+            # … and "one before" is one linear map for all positions. Both are starting points: everything is trained.
+            self.pos_embed.weight.copy_(0.14 * sinusoids(n_ctx, d_model))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "row pos"],
+        keep: Float[Tensor, "row layer head"] | None = None,
+        partner: Int[Tensor, "row"] | None = None,
+    ) -> Float[Tensor, "row pos d_vocab"]:
+        """Logits. Where ``keep`` is 0 a head's output comes from row ``partner[row]`` instead."""
+        x = self.embed(tokens) + self.pos_embed.weight[: tokens.shape[1]]
+        for layer, block in enumerate(self.blocks):
+            x = block(x, None if keep is None else keep[:, layer], partner)
+        return self.unembed(self.ln_final(x))
+
+
+def sinusoids(n_pos: int, d_model: int) -> Float[Tensor, "pos d_model"]:
+    """Sines and cosines of many wavelengths (Vaswani et al., "Attention is all you need", 2017, section 3.5)."""
+    angles = torch.arange(n_pos)[:, None] / 10_000 ** (torch.arange(0, d_model, 2) / d_model)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
