@@ -48,7 +48,7 @@ def test_a_hook_left_behind_is_an_error_of_the_test_that_left_it(tmp_path):
         str(tmp_path),
         str(tmp_path),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     blamed = {line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith("ERROR ")}
     assert blamed == {"test_first_model", "test_later_model", "test_old_model_again"}
     assert "hooks left on a model: {'TransformerBridge': {'b': 2}}" in done.stdout

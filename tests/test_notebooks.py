@@ -343,7 +343,7 @@ def test_setup_cell_on_colab_says_what_is_missing_and_installs_nothing():
         shell.run_cell(setup.replace('REPO = ""', 'REPO = "git+https://example.org/book"'))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT, timeout=120
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT, timeout=600
     )
     unstamped, stamped = re.sub(r"\x1b\[[\d;]*m", "", done.stdout).split("\n=====\n")
     assert "AssertionError: this copy of the book has no published address" in unstamped

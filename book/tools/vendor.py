@@ -72,8 +72,8 @@ def main() -> int:
     for script in missing:
         try:
             fetch(script, npm)
-        except (OSError, subprocess.SubprocessError) as error:
-            print(f"note: {script.package} could not be fetched ({error}); the pages will load it from the network")
+        except (OSError, subprocess.SubprocessError):
+            print(f"note: npm could not fetch {script.package}; the pages will load it from the network")
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
@@ -85,7 +85,11 @@ def fetch(script: Script, npm: str) -> None:
     VENDOR.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=VENDOR) as work:
         subprocess.run(
-            [npm, "pack", "--silent", script.package], cwd=work, check=True, timeout=120, stdout=subprocess.DEVNULL
+            [npm, "pack", "--silent", "--fetch-retries=1", script.package],
+            cwd=work,
+            check=True,
+            timeout=120,
+            stdout=subprocess.DEVNULL,
         )
         archive = next(Path(work).glob("*.tgz"))
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
