@@ -63,7 +63,9 @@ def check_files(folder: Path) -> None:
         recorded, name = line.split(maxsplit=1)
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if found != recorded:
-            raise ValueError(f"{folder / name} is damaged: its SHA-256 is {found}, expected {recorded}; install circuitlib again")
+            raise ValueError(
+                f"{folder / name} is damaged: its SHA-256 is {found}, expected {recorded}; install circuitlib again"
+            )
 
 
 def load_from_hub(entry: ModelInfo):

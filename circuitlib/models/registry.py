@@ -41,7 +41,9 @@ REGISTRY = {
         ModelInfo("handmade-docstring", "hand-made", 3, 2, 500, False, ("docstring",)),
         ModelInfo("handmade-or", "hand-made", 1, 2, 7, True, ("gate",)),
         ModelInfo("handmade-and", "hand-made", 1, 2, 7, True, ("gate",)),
-        ModelInfo("attn-only-4l", "hub", 4, 8, 512, False, ("docstring", "induction"), "NeelNanda/Attn_Only_4L512W_C4_Code"),
+        ModelInfo(
+            "attn-only-4l", "hub", 4, 8, 512, False, ("docstring", "induction"), "NeelNanda/Attn_Only_4L512W_C4_Code"
+        ),
         ModelInfo("gpt2", "hub", 12, 12, 768, True, ("induction",), "openai-community/gpt2"),
     )
 }
@@ -66,7 +68,9 @@ def models():
             "heads": model.n_heads,
             "d_model": model.d_model,
             "MLPs": model.mlps,
-            "size": f"{sum(f.stat().st_size for f in model.folder.iterdir()) / 1e6:.1f} MB" if model.folder.is_dir() else "",
+            "size": f"{sum(f.stat().st_size for f in model.folder.iterdir()) / 1e6:.1f} MB"
+            if model.folder.is_dir()
+            else "",
             "tasks": ", ".join(model.tasks),
         }
         for model in REGISTRY.values()

@@ -193,7 +193,7 @@ def other_heads(model, heads: list[tuple[int, int]], least: float = 1e-3) -> Bar
     rises = loss_without_head(model, unseen_code(model.tokenizer, model.cfg.n_ctx))
     live = [
         (layer, head)
-        for layer, head in graph_heads_of(rises)
+        for layer, head in graph_heads(rises)
         if (layer, head) not in heads and rises[layer, head] >= least
     ]
     note = f"zeroing one costs ≥ {least} nats a token on the source of einops, which was not in the training text"
@@ -214,7 +214,7 @@ def loss_without_head(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "l
     rises = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
     with torch.no_grad():
         base = model(tokens, return_type="loss")
-        for layer, head in graph_heads_of(rises):
+        for layer, head in graph_heads(rises):
 
             def silence(z, hook, head=head):
                 z = z.clone()
@@ -224,10 +224,6 @@ def loss_without_head(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "l
             hooks = [(f"blocks.{layer}.attn.hook_z", silence)]
             rises[layer, head] = model.run_with_hooks(tokens, return_type="loss", fwd_hooks=hooks) - base
     return rises
-
-
-def graph_heads_of(matrix: Float[Tensor, "layer head"]) -> list[tuple[int, int]]:
-    return [(layer, head) for layer in range(matrix.shape[0]) for head in range(matrix.shape[1])]
 
 
 # Aims ---------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from ...tasks.docstring import Names, prompt
 from ...tasks.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 from .data import repeats_batch
 
@@ -16,31 +18,31 @@ from .data import repeats_batch
 def measure(model, tokenizer, open_heads: dict[str, Float[Tensor, "layer head"]], gated: bool, n: int = 64) -> dict:
     """Accuracy, logit difference, repeat loss and all head scores, as one row for the log."""
     tokens, names, c_def = held_out_prompts(tokenizer, n)
-    row = {}
     with torch.no_grad():
-        row |= docstring_scores(model(tokens)[:, -1], names)
+        row = docstring_scores(model(tokens)[:, -1], names)
         if gated:
-            n_rows = len(tokens)
-            keep = open_heads["docstring"].repeat(n_rows, 1, 1)
-            half = docstring_scores(model(tokens, keep, torch.arange(n_rows).roll(1))[:, -1], names)
-            row |= {f"{key}_gated": value for key, value in half.items()}
-            row |= {
-                f"open_{kind}": [f"{l}.{h}" for l, h in value.nonzero().tolist()] for kind, value in open_heads.items()
-            }
-        for name, alphabets in (("large", None), ("small", [12])):
-            batch = repeats_batch(tokenizer, np.random.default_rng(7), n, 61, alphabets)
-            period = int((batch.weight[0] < 1).sum()) - 2
-            loss = torch.nn.functional.cross_entropy(
-                model(batch.tokens)[:, :-1].flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none"
-            )
-            row[f"repeat_loss_{name}"] = round((loss.view(n, -1)[:, period + 1 :]).mean().item(), 4)
-            if name == "large":
-                previous, induction = zip(*(diagonals(p, period) for p in attention_patterns(model, batch.tokens)), strict=True)
-                row["previous_token"] = rounded(torch.stack(previous))
-                row["induction"] = rounded(torch.stack(induction))
-        movers = [pattern[:, :, -1, c_def : c_def + 2].sum(-1).mean(0) for pattern in attention_patterns(model, tokens)]
-        row["mover"] = rounded(torch.stack(movers))
+            keep = open_heads["docstring"].repeat(n, 1, 1)
+            closed = docstring_scores(model(tokens, keep, torch.arange(n).roll(1))[:, -1], names)
+            row |= {f"{key}_gated": value for key, value in closed.items()}
+            row |= {f"open_{kind}": head_names(is_open) for kind, is_open in open_heads.items()}
+        row |= repeat_scores(model, tokenizer, n)
+        patterns = attention_patterns(model, tokens)
+        row["mover"] = rounded([pattern[:, :, -1, c_def : c_def + 2].sum(-1).mean(0) for pattern in patterns])
     return row
+
+
+def repeat_scores(model, tokenizer, n: int) -> dict:
+    """Loss in nats on the second copy, for large and small alphabets; previous-token and induction scores of all heads."""
+    row = {}
+    for name, alphabets in (("small", [12]), ("large", None)):
+        batch = repeats_batch(tokenizer, np.random.default_rng(7), n, 61, alphabets)
+        period = int((batch.weight[0] < 1).sum()) - 2
+        targets = batch.tokens[:, period + 2 :]
+        logits = model(batch.tokens)[:, period + 1 : -1]
+        row[f"repeat_loss_{name}"] = round(cross_entropy(logits.flatten(0, 1), targets.flatten()).item(), 4)
+    scores = [diagonals(pattern, period) for pattern in attention_patterns(model, batch.tokens)]
+    previous, induction = zip(*scores, strict=True)
+    return row | {"previous_token": rounded(previous), "induction": rounded(induction)}
 
 
 def held_out_prompts(tokenizer, n: int, seed: int = 1):
@@ -48,22 +50,17 @@ def held_out_prompts(tokenizer, n: int, seed: int = 1):
     rng = random.Random(seed)
     texts, names = [], []
     for i in range(n):
-        held_out = HELD_OUT_NAMES if i % 2 else tuple(set(NAMES) - set(HELD_OUT_NAMES))
-        method, p1, p2, a, b, c, s = rng.sample(sorted(held_out), 7)
+        pool = HELD_OUT_NAMES if i % 2 else sorted(set(NAMES) - set(HELD_OUT_NAMES))
+        method, p1, p2, a, b, c, s = rng.sample(pool, 7)
         absent = rng.sample(sorted(set(NAMES) - {method, p1, p2, a, b, c, s}), 8)
+        drawn = Names(
+            method, (p1, p2), a, b, c, s, absent[0], tuple(absent[1:4]), tuple(absent[4:6]), tuple(absent[6:])
+        )
         words = rng.choices([*NOUNS, *absent], k=6)
-        texts.append(
-            f'\ndef {method}(self, {p1}, {p2}, {a}, {b}, {c}, {s}):\n    """{rng.choice(VERBS)} {words[0]} {words[1]}\n\n'
-            f"    :param {a}: {words[2]} {words[3]}\n    :param {b}: {words[4]} {words[5]}\n    :param"
-        )
-        names.append(
-            [tokenizer.encode(f" {name}", add_special_tokens=False)[0] for name in (c, p1, p2, a, b, s, *absent)]
-        )
-    tokens = torch.tensor(
-        [[tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)] for text in texts]
-    )
-    c_def = int((tokens[0] == names[0][0]).nonzero()[0])
-    return tokens, torch.tensor(names), c_def
+        texts.append(prompt(drawn, f"{rng.choice(VERBS)} {words[0]} {words[1]}", words[2:], (a, b, c), (a, b)))
+        names.append([tokenizer.encode(f" {name}", add_special_tokens=False)[0] for name in drawn.all()[1:]])
+    rows = [[tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)] for text in texts]
+    return torch.tensor(rows), torch.tensor(names), rows[0].index(names[0][0])
 
 
 def docstring_scores(logits: Float[Tensor, "prompt d_vocab"], names: Int[Tensor, "prompt name"]) -> dict[str, float]:
@@ -96,5 +93,9 @@ def diagonals(pattern: Float[Tensor, "row head query key"], period: int):
     return previous, induction
 
 
-def rounded(x: Tensor) -> list:
-    return [[round(v, 3) for v in row] for row in x.tolist()]
+def rounded(by_layer) -> list:
+    return [[round(value, 3) for value in layer.tolist()] for layer in by_layer]
+
+
+def head_names(is_open: Float[Tensor, "layer head"]) -> list[str]:
+    return [f"a{layer}.{head}" for layer, head in is_open.nonzero().tolist()]
