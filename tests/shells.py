@@ -84,7 +84,7 @@ def randomize(model, seed: int, scale: float = 0.4):
             continue
         seen.add(value.data_ptr())
         width = value.shape[-1] ** 0.5 if value.dim() == 2 and "embed.weight" not in name else 1.0
-        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64) * scale * (2 / width if value.dim() == 2 else 1)
+        noise = torch.randn(value.shape, generator=generator) * scale * (2 / width if value.dim() == 2 else 1)
         with torch.no_grad():
             value.copy_((1 + noise if ".ln" in f".{name}" and name.endswith("weight") else noise).to(value.dtype))
     for parameter in model.parameters():
@@ -92,8 +92,11 @@ def randomize(model, seed: int, scale: float = 0.4):
     return model
 
 
-def random_task(model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_diff", seed=0, **more) -> Task:
-    """Random prompts that differ in about half of their tokens; random answers and distractors."""
+def random_task(model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_diff", seed=0, solved=False, **more) -> Task:
+    """Random prompts that differ in about half of their tokens; random answers and distractors.
+
+    With ``solved``, the answer is the model's own top token on the clean prompt (one read position).
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(*shape):
@@ -103,4 +106,7 @@ def random_task(model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_di
     corrupted = torch.where(torch.rand(n, n_pos, generator=generator) < 0.5, tokens(n, n_pos), clean)
     k = len(read)
     answers, distractors = (tokens(n), tokens(n, n_wrong)) if k == 1 else (tokens(n, k), tokens(n, k, n_wrong))
+    if solved:
+        answers = model(clean)[:, read[0]].argmax(-1)
+        distractors = (answers[:, None] + 1 + torch.arange(n_wrong)) % model.cfg.d_vocab
     return Task("random", clean, corrupted, answers, distractors, {"end": n_pos - 1}, tuple(read), metric_name, **more)

@@ -32,7 +32,9 @@ def faithfulness(
         ValueError: M(all) − M(∅) can't be told from zero, so that there is nothing for a circuit to carry.
     """
     circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
-    values = engine.values([*circuits, engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)], metric)
+    values = engine.values(
+        [*circuits, engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)], metric
+    )
     gap = denominator(values[-2], values[-1])
     ratios = (values[:-2].mean(-1) - values[-1].mean()) / gap
     return float(ratios[0]) if isinstance(circuit, Circuit) else ratios
