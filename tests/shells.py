@@ -46,9 +46,9 @@ def gpt2_shell(model):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         for part in ("weight", "bias"):
             new[f"{theirs}.ln_1.{part}"] = state[f"{ours}.ln1.{part}"]
-            joined = torch.cat([state[f"{ours}.attn.{x}.{part}"] for x in "qkv"])
-            new[f"{theirs}.attn.c_attn.{part}"] = joined.T if part == "weight" else joined  # Conv1D keeps [in, out]
-            new[f"{theirs}.attn.c_proj.{part}"] = state[f"{ours}.attn.o.{part}"].T
+            joined, o = torch.cat([state[f"{ours}.attn.{x}.{part}"] for x in "qkv"]), state[f"{ours}.attn.o.{part}"]
+            for target, value in (("c_attn", joined), ("c_proj", o)):  # Conv1D keeps weights as [in, out]
+                new[f"{theirs}.attn.{target}.{part}"] = value.T if part == "weight" else value
     for name, value in hf_model.state_dict().items():
         if ".mlp." in name or ".ln_2." in name:
             new[name] = torch.zeros_like(value)
@@ -72,7 +72,8 @@ def bridge(hf_model, d_vocab: int):
         eos_token="t0",
         pad_token="t0",
     )
-    return TransformerBridge.boot_transformers("gpt2", hf_model=hf_model, tokenizer=tokenizer, device="cpu").eval()
+    model = TransformerBridge.boot_transformers("gpt2", hf_model=hf_model, tokenizer=tokenizer, device="cpu").eval()
+    return model.requires_grad_(False)
 
 
 def randomize(model, seed: int, scale: float = 0.4):
@@ -87,9 +88,7 @@ def randomize(model, seed: int, scale: float = 0.4):
         noise = torch.randn(value.shape, generator=generator) * scale * (2 / width if value.dim() == 2 else 1)
         with torch.no_grad():
             value.copy_((1 + noise if ".ln" in f".{name}" and name.endswith("weight") else noise).to(value.dtype))
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return model
+    return model.requires_grad_(False)
 
 
 def random_task(model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_diff", seed=0, solved=False, **more) -> Task:
