@@ -38,7 +38,7 @@ REGISTRY = {
     for model in (
         ModelInfo("docstring-4l", "shipped", 4, 8, 128, False, ("docstring", "induction")),
         ModelInfo("handmade-induction", "hand-made", 2, 2, 280, False, ("induction",)),
-        ModelInfo("handmade-docstring", "hand-made", 3, 2, 500, False, ("docstring",)),
+        ModelInfo("handmade-docstring", "hand-made", 3, 2, 501, False, ("docstring",)),
         ModelInfo("handmade-or", "hand-made", 1, 2, 7, True, ("gate",)),
         ModelInfo("handmade-and", "hand-made", 1, 2, 7, True, ("gate",)),
         ModelInfo(

@@ -15,6 +15,8 @@ def gate(model, n: int = 50, seed: int = 0) -> Task:
     """
     if n < 1:
         raise ValueError(f"n: expected at least one prompt, got {n}")
+    if model.tokenizer.unk_token_id is not None and model.tokenizer.unk_token_id in same_length(model, ["10="]):
+        raise ValueError("model: expected one that knows the tokens '0', '1' and '=', such as 'handmade-or'")
     return Task(
         name="gate",
         clean=same_length(model, ["11="] * n),
