@@ -22,6 +22,8 @@ _PUBLIC = {
     "Circuit": "graph",
     "random_circuit": "graph",
     "jaccard": "graph",
+    "known_circuit": "circuits",
+    "known_effects": "circuits",
     "Engine": "engine",
     "activation_patching": "patching",
     "head_scores": "heads",
@@ -33,6 +35,7 @@ _PUBLIC = {
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",
+    "set_attention_mode": "plotting",
     "check": "exercises",
 }
 
