@@ -40,7 +40,9 @@ def half_of_gpt2() -> None:
     engine = Engine(model, task)
     circuit = random_circuit(engine.graph, engine.graph.n_edges // 2)
     engine_s, model_s = best_of(5, lambda: engine.values(circuit), lambda: model(task.clean))
-    print(f"1. half of {engine.graph.n_edges:,} edges, 12 × 12 × 768, 8 × 20 tokens: {engine_s:.2f} s, model {model_s:.2f} s,")
+    print(
+        f"1. half of {engine.graph.n_edges:,} edges, 12 × 12 × 768, 8 × 20 tokens: {engine_s:.2f} s, model {model_s:.2f} s,"
+    )
     print(f"   ratio {engine_s / model_s:.2f} (aim: at most 2)")
 
 
@@ -58,7 +60,9 @@ def exact_effects() -> None:
     fast = engine.values_without(engine.all, edges)
     engine_s = time.perf_counter() - start
     n, n_pos = task.clean.shape
-    print(f"2. {len(edges):,} exact effects, {task.name} on {model.cfg.n_layers} × {model.cfg.n_heads} × {model.cfg.d_model}, {n} × {n_pos} tokens:")
+    print(
+        f"2. {len(edges):,} exact effects, {task.name} on {model.cfg.n_layers} × {model.cfg.n_heads} × {model.cfg.d_model}, {n} × {n_pos} tokens:"
+    )
     print(f"   {engine_s:.1f} s, hooks {hooks_s:.1f} s, ratio {hooks_s / engine_s:.1f} (aim: at least 8);")
     print(f"   largest difference between the two {float((fast[sample] - slow).abs().max()):.1e}")
 
@@ -81,7 +85,10 @@ class HookedEdges:
         self.model, self.task = model, task
         _, clean = model.run_with_cache(task.clean)
         _, corrupted = model.run_with_cache(task.corrupted)
-        self.change = {"embed": (clean["hook_embed"] + clean["hook_pos_embed"]) - (corrupted["hook_embed"] + corrupted["hook_pos_embed"])}
+        self.change = {
+            "embed": (clean["hook_embed"] + clean["hook_pos_embed"])
+            - (corrupted["hook_embed"] + corrupted["hook_pos_embed"])
+        }
         for layer in range(model.cfg.n_layers):
             z = clean[f"blocks.{layer}.attn.hook_z"] - corrupted[f"blocks.{layer}.attn.hook_z"]
             for head in range(model.cfg.n_heads):
@@ -125,7 +132,9 @@ def docstring_4l():
     from transformer_lens.model_bridge import TransformerBridge
 
     shape = dict(n_layers=4, n_heads=8, d_model=128, d_head=32, n_ctx=96, d_vocab=1000)
-    model = TransformerBridge.boot_native(TransformerBridgeConfig(**shape, attn_only=True, act_fn="gelu", seed=0)).eval()
+    model = TransformerBridge.boot_native(
+        TransformerBridgeConfig(**shape, attn_only=True, act_fn="gelu", seed=0)
+    ).eval()
     return model, random_task(model, 20, 60)
 
 
@@ -135,12 +144,27 @@ def random_gpt2(n_layers: int, n_heads: int, d_model: int, d_vocab: int):
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=n_layers, n_head=n_heads, n_embd=d_model, vocab_size=d_vocab, n_positions=64, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_embd=d_model,
+        vocab_size=d_vocab,
+        n_positions=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     vocab = {f"t{i}": i for i in range(d_vocab)}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocab, unk_token="t0")), name_or_path="local", bos_token="t0", eos_token="t0", pad_token="t0", add_bos_token=True
+        tokenizer_object=Tokenizer(models.WordLevel(vocab, unk_token="t0")),
+        name_or_path="local",
+        bos_token="t0",
+        eos_token="t0",
+        pad_token="t0",
+        add_bos_token=True,
     )
-    return TransformerBridge.boot_transformers("gpt2", hf_model=GPT2LMHeadModel(config).eval(), tokenizer=tokenizer, device="cpu").eval()
+    return TransformerBridge.boot_transformers(
+        "gpt2", hf_model=GPT2LMHeadModel(config).eval(), tokenizer=tokenizer, device="cpu"
+    ).eval()
 
 
 def random_task(model, n: int, n_pos: int) -> Task:

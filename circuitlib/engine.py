@@ -50,7 +50,9 @@ class Engine:
         ValueError: an architecture that is not supported, a bad argument, or NaN in the weights; one line.
     """
 
-    def __init__(self, model, task: Task, ablation: str = "corrupted", direction: str = "noising", memory_mb: float = 512):
+    def __init__(
+        self, model, task: Task, ablation: str = "corrupted", direction: str = "noising", memory_mb: float = 256
+    ):
         if ablation not in ABLATIONS:
             raise ValueError(f"ablation: expected one of {', '.join(ABLATIONS)}, got {ablation!r}")
         if direction not in DIRECTIONS:
@@ -59,7 +61,8 @@ class Engine:
             raise ValueError(f"memory_mb: expected a positive number, got {memory_mb!r}")
         self.weights = Weights.of(model)
         _check_task(task, self.weights)
-        self.model, self.task, self.ablation, self.direction, self.memory_mb = model, task, ablation, direction, memory_mb
+        self.model, self.task, self.memory_mb = model, task, memory_mb
+        self.ablation, self.direction = ablation, direction
         self.sign = 1 if direction == "noising" else -1
         self.graph = Graph(model)
         self.read = torch.tensor(task.read_positions, device=self.weights.W_E.device)
@@ -70,7 +73,9 @@ class Engine:
     def _start_and_reference(self) -> tuple[Float[Tensor, "n pos d_model"], Reference]:
         """The embedding that runs start from, and what cut edges carry."""
         weights = self.weights
-        clean, corrupted = (embed(weights, tokens.to(self.read.device)) for tokens in (self.task.clean, self.task.corrupted))
+        clean, corrupted = (
+            embed(weights, tokens.to(self.read.device)) for tokens in (self.task.clean, self.task.corrupted)
+        )
         ablated = _ablate(write_all(weights, corrupted), self.ablation)
         if self.direction == "noising":
             return clean, Reference.of(weights, ablated)
@@ -158,14 +163,18 @@ class Engine:
                 raise ValueError("circuits: some have positions and some have none; expected circuits of one graph")
         return torch.stack([circuit.mask for circuit in circuits]).to(self.read.device)
 
-    def measure(self, metric: str | Metric | None = None) -> Callable[[Float[Tensor, "c n k d_vocab"]], Float[Tensor, "c n"]]:
+    def measure(
+        self, metric: str | Metric | None = None
+    ) -> Callable[[Float[Tensor, "c n k d_vocab"]], Float[Tensor, "c n"]]:
         """The metric as a function of the logits of a batch of circuits, checked for shape and NaN."""
         if metric == "kl":
             one = self._negative_kl
         elif metric is None or callable(metric):
             one = metric or self.task.metric
         else:
-            raise ValueError(f"metric: expected None, 'kl' or a function from logits [n, k, d_vocab] to [n], got {metric!r}")
+            raise ValueError(
+                f"metric: expected None, 'kl' or a function from logits [n, k, d_vocab] to [n], got {metric!r}"
+            )
         return lambda logits: torch.stack([_checked(one(of_circuit), len(self.task)) for of_circuit in logits])
 
     def _negative_kl(self, logits: Float[Tensor, "n k d_vocab"]) -> Float[Tensor, "n"]:
@@ -214,7 +223,9 @@ class Engine:
         """Whether what is written here is needed at all positions: what the last layer writes, only where it is read."""
         return slot.layer < self.graph.n_layers - 1
 
-    def _attention(self, stack, base, keep, reference, slot) -> tuple[list[int], Float[Tensor, "c distinct n pos d_model"]]:
+    def _attention(
+        self, stack, base, keep, reference, slot
+    ) -> tuple[list[int], Float[Tensor, "c distinct n pos d_model"]]:
         """What the heads of a layer write, minus the reference. Heads from which all receivers keep the same are written as one."""
         layer, rows = self.weights.layers[slot.layer], list(range(slot.rows.start, slot.rows.stop))
         if self._everywhere(slot):
@@ -228,7 +239,9 @@ class Engine:
         first, which = _distinct(keep[:, slot.rows.stop :, slot.writes].transpose(1, 2), stack.separate)
         return [slot.writes.start + i for i in first], write_heads(layer.W_O, z, which)
 
-    def _project(self, layer, parts, stack, base, keep, rows, slot, at_read=False) -> list[Float[Tensor, "c head n pos d_head"]]:
+    def _project(
+        self, layer, parts, stack, base, keep, rows, slot, at_read=False
+    ) -> list[Float[Tensor, "c head n pos d_head"]]:
         """Queries, keys, values. Receivers that keep the same edges read the same: what they read is made once."""
         first, which = _distinct(keep[:, rows, : slot.n_upstream])
         x = stack.sum(base, keep, [rows[i] for i in first], slot.n_upstream, at_read)
@@ -265,7 +278,7 @@ class Engine:
         Yields:
             Logits at the read positions, in parts that stay under ``memory_mb``.
         """
-        slot = self.graph.slot_of(receiver)
+        slot, rows = self.graph.slot_of(receiver), rows.to(self.read.device)
         for part in self._parts(len(rows), after=slot):
             with torch.no_grad():
                 logits = self._logits_from(run, receiver, rows[part], slot)
@@ -279,11 +292,15 @@ class Engine:
         node = self.graph.sender_index[node_of(receiver)]
         below = Below(run.stack, _without(run.keep, node)[None], slot.writes.stop)
         after = slot.writes.stop - 1  # senders that are not written here, but for the node
-        stack = Stack(max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), self.start, self.read, below)
+        stack = Stack(
+            max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), self.start, self.read, below
+        )
         stack.write([node], self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
         return self._after(stack, run.keep.expand(len(rows), *run.keep.shape), reference, at + 1)
 
-    def _node(self, run: Run, receiver: str, rows: Tensor, reference: Reference, slot: Slot) -> Float[Tensor, "c one n pos d_model"]:
+    def _node(
+        self, run: Run, receiver: str, rows: Tensor, reference: Reference, slot: Slot
+    ) -> Float[Tensor, "c one n pos d_model"]:
         """What the node of ``receiver`` writes, minus the reference, if ``receiver`` keeps ``rows``."""
         base = reference.residual[self.graph.slots.index(slot)]
         if slot.kind == "mlp":
@@ -324,7 +341,9 @@ class Engine:
     def _run(self, keep: Tensor, full: bool = False) -> Float[Tensor, "c n k d_vocab"]:
         """``forward``, some prompts at a time where even these circuits are too many for one pass."""
         some = max(1, int(self.memory_mb * 2**20 / (self._bytes(full) * len(keep))))
-        return torch.cat([self.forward(keep, full=full, prompts=slice(i, i + some)) for i in range(0, len(self.task), some)], 1)
+        return torch.cat(
+            [self.forward(keep, full=full, prompts=slice(i, i + some)) for i in range(0, len(self.task), some)], 1
+        )
 
     def _parts(self, n_circuits: int, full: bool = False, after: Slot | None = None) -> Iterator[slice]:
         some = max(1, int(self.memory_mb * 2**20 / (self._bytes(full, after) * len(self.task))))
@@ -373,7 +392,16 @@ class Stack:
         separate: hold every sender by itself, even if all receivers keep the same from some of them.
     """
 
-    def __init__(self, n_full: int, n_read: int, n: int, like: Tensor, positions: Int[Tensor, "k"], below: Below | None = None, separate=False):
+    def __init__(
+        self,
+        n_full: int,
+        n_read: int,
+        n: int,
+        like: Tensor,
+        positions: Int[Tensor, "k"],
+        below: Below | None = None,
+        separate=False,
+    ):
         self.positions, self.below, self.separate = positions, below, separate
         self.columns: list[int] = []  # the senders, in the order of ``read``; those of ``full`` come first
         self.used = {"full": 0, "read": 0}
@@ -405,7 +433,12 @@ class Stack:
         self.read[:, sender] = new[:, 0]
 
     def sum(
-        self, base: Float[Tensor, "n pos d_model"], keep: Tensor, rows: slice | Sequence[int], n_upstream: int, at_read: bool = False
+        self,
+        base: Float[Tensor, "n pos d_model"],
+        keep: Tensor,
+        rows: slice | Sequence[int],
+        n_upstream: int,
+        at_read: bool = False,
     ) -> Float[Tensor, "c receiver n pos d_model"]:
         """What the receivers ``rows`` read: ``base`` plus the kept differences of the senders before ``n_upstream``.
 
@@ -416,7 +449,9 @@ class Stack:
             base = self.below.stack._add(base, self.below.keep[:, rows], self.below.n, at_read)
         return self._add(base, keep[:, rows], n_upstream, at_read)
 
-    def _add(self, base: Tensor, keep: Tensor, n_upstream: int, at_read: bool) -> Float[Tensor, "c receiver n pos d_model"]:
+    def _add(
+        self, base: Tensor, keep: Tensor, n_upstream: int, at_read: bool
+    ) -> Float[Tensor, "c receiver n pos d_model"]:
         n = bisect_left(self.columns, n_upstream)
         written = (self.read if at_read else self.full)[:, :n]
         keep = keep[:, :, self.columns[:n]].to(written.dtype)
@@ -460,7 +495,11 @@ class Reference(Written):
         """The same for some prompts; a mean over prompts is the same for each of them."""
 
         def pick(x: Tensor, dim: int = 0) -> Tensor:
-            return x.expand(*x.shape[:dim], n, *x.shape[dim + 1 :]) if x.shape[dim] == 1 else x[(slice(None),) * dim + (prompts,)]
+            return (
+                x.expand(*x.shape[:dim], n, *x.shape[dim + 1 :])
+                if x.shape[dim] == 1
+                else x[(slice(None),) * dim + (prompts,)]
+            )
 
         z = tuple(pick(z, 1) for z in self.z)
         return Reference(pick(self.embed), z, tuple(map(pick, self.mlp)), tuple(map(pick, self.residual)))
@@ -575,13 +614,20 @@ def embed(weights: Weights, tokens: Int[Tensor, "n pos"]) -> Float[Tensor, "n po
     return weights.W_E[tokens] + weights.W_pos[: tokens.shape[1]]
 
 
-def norm(weights: Weights, x: Float[Tensor, "... d_model"], affine: tuple[Tensor, Tensor] | None) -> Float[Tensor, "... d_model"]:
+def norm(
+    weights: Weights, x: Float[Tensor, "... d_model"], affine: tuple[Tensor, Tensor] | None
+) -> Float[Tensor, "... d_model"]:
     """LayerNorm, with weight and bias if there are any; nothing in a model without LayerNorm."""
     return x if weights.eps is None else F.layer_norm(x, x.shape[-1:], *(affine or (None, None)), weights.eps)
 
 
 def project(
-    weights: Weights, layer: LayerWeights, parts: str, x: Float[Tensor, "c distinct n pos d_model"], which: Sequence[int], heads=None
+    weights: Weights,
+    layer: LayerWeights,
+    parts: str,
+    x: Float[Tensor, "c distinct n pos d_model"],
+    which: Sequence[int],
+    heads=None,
 ) -> list[Float[Tensor, "c head n pos d_head"]]:
     """Queries, keys, values (those of ``parts``) of heads. Receiver i, in the order head by head, reads ``x[:, which[i]]``."""
     heads = list(range(weights.n_heads)) if heads is None else heads
@@ -617,7 +663,9 @@ def attend(
 
 
 def write_heads(
-    W_O: Float[Tensor, "head d_head d_model"], z: Float[Tensor, "*c head n pos d_head"], which: Sequence[int] | None = None
+    W_O: Float[Tensor, "head d_head d_model"],
+    z: Float[Tensor, "*c head n pos d_head"],
+    which: Sequence[int] | None = None,
 ) -> Float[Tensor, "*c distinct n pos d_model"]:
     """What heads write to the residual stream, ``z @ W_O``, each by itself or summed over those with the same ``which``.
 
@@ -655,7 +703,9 @@ def _supported(model):
         raise ValueError(f"model: expected a TransformerBridge, got {type(model).__name__}")
     for refused, what in _refusals(config):
         if refused:
-            raise ValueError(f"model: {what} not supported; expected pre-LN, LayerNorm or none, learned positions, as in GPT-2")
+            raise ValueError(
+                f"model: {what} not supported; expected pre-LN, LayerNorm or none, learned positions, as in GPT-2"
+            )
     return config
 
 
@@ -728,7 +778,9 @@ def _check_task(task: Task, weights: Weights) -> None:
         if tokens.is_floating_point() or int(tokens.min()) < 0 or int(tokens.max()) >= len(weights.W_E):
             raise ValueError(f"task.{name}: expected token ids from 0 to {len(weights.W_E) - 1}")
     if task.clean.shape[1] > len(weights.W_pos):
-        raise ValueError(f"task: prompts have {task.clean.shape[1]} tokens, expected at most the model's {len(weights.W_pos)}")
+        raise ValueError(
+            f"task: prompts have {task.clean.shape[1]} tokens, expected at most the model's {len(weights.W_pos)}"
+        )
 
 
 def _check_agreement(model, weights: Weights, tokens: Int[Tensor, "1 pos"]) -> None:

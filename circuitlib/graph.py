@@ -43,7 +43,9 @@ class Edge:
     def __post_init__(self):
         sender, receiver = _sender_key(self.sender), _receiver_key(self.receiver)
         if not _upstream(sender, receiver):
-            raise ValueError(f"edge {str(self)!r} points upstream: {self.sender} is computed after {self.receiver} reads, expected before")
+            raise ValueError(
+                f"edge {str(self)!r} points upstream: {self.sender} is computed after {self.receiver} reads, expected before"
+            )
         if self.position is not None and (type(self.position) is not int or self.position < 0):
             raise ValueError(f"edge {str(self)!r}: position must be an integer from 0, or None")
 
@@ -54,7 +56,9 @@ class Edge:
             raise ValueError(f"edge: expected text like 'a0.5→a1.4.v', got {type(text).__name__}")
         match = _EDGE.fullmatch(text)
         if match is None:
-            raise ValueError(f"edge {text[:60]!r}: expected text like 'a0.5→a1.4.v', 'a0.5->a1.4.v' or 'a0.5→a1.4.v@12'")
+            raise ValueError(
+                f"edge {text[:60]!r}: expected text like 'a0.5→a1.4.v', 'a0.5->a1.4.v' or 'a0.5→a1.4.v@12'"
+            )
         sender, receiver, position = match.groups()
         return cls(sender, receiver, None if position is None else int(position))
 
@@ -106,11 +110,17 @@ class Graph:
     def __init__(self, model, per_position: bool = False, n_pos: int | None = None):
         config = model.cfg
         if per_position and n_pos is None:
-            raise ValueError("n_pos: a graph with per_position=True needs the number of positions, e.g. task.clean.shape[1]")
-        self._set_shape(config.n_layers, config.n_heads, not config.attn_only, n_pos if per_position else None, config.d_model)
+            raise ValueError(
+                "n_pos: a graph with per_position=True needs the number of positions, e.g. task.clean.shape[1]"
+            )
+        self._set_shape(
+            config.n_layers, config.n_heads, not config.attn_only, n_pos if per_position else None, config.d_model
+        )
 
     @classmethod
-    def from_shape(cls, n_layers: int, n_heads: int, mlps: bool, n_pos: int | None = None, d_model: int | None = None) -> Graph:
+    def from_shape(
+        cls, n_layers: int, n_heads: int, mlps: bool, n_pos: int | None = None, d_model: int | None = None
+    ) -> Graph:
         """The graph of a model of this shape, without the model; with ``n_pos``, one edge for each position."""
         graph = cls.__new__(cls)
         graph._set_shape(n_layers, n_heads, mlps, n_pos, d_model)
@@ -148,7 +158,9 @@ class Graph:
         """The points at which receivers read, in the order in which the model computes."""
         slots, row, sender = [], 0, 1
         for layer in range(self.n_layers):
-            slots.append(Slot("attn", layer, slice(row, row + 3 * self.n_heads), sender, slice(sender, sender + self.n_heads)))
+            slots.append(
+                Slot("attn", layer, slice(row, row + 3 * self.n_heads), sender, slice(sender, sender + self.n_heads))
+            )
             row, sender = row + 3 * self.n_heads, sender + self.n_heads
             if self.mlps:
                 slots.append(Slot("mlp", layer, slice(row, row + 1), sender, slice(sender, sender + 1)))
@@ -214,15 +226,21 @@ class Graph:
         for name in (edge.sender, edge.receiver):
             self._check_node(name, edge)
         if self.per_position != (edge.position is not None):
-            expected = "an edge with a position, like 'a0.5→a1.4.v@12'" if self.per_position else "an edge without a position"
+            expected = (
+                "an edge with a position, like 'a0.5→a1.4.v@12'" if self.per_position else "an edge without a position"
+            )
             raise ValueError(f"edge {str(edge)!r}: expected {expected}, for {self!r}")
         if self.per_position and edge.position >= self.n_pos:
-            raise ValueError(f"edge {str(edge)!r}: position {edge.position} does not exist, expected 0 to {self.n_pos - 1}")
+            raise ValueError(
+                f"edge {str(edge)!r}: position {edge.position} does not exist, expected 0 to {self.n_pos - 1}"
+            )
         return edge
 
     def _check_node(self, name: str, edge: Edge) -> None:
         kind, layer, head = _parts(name)
-        exists = kind in ("embed", "logits") or layer < self.n_layers and (self.mlps if kind == "m" else head < self.n_heads)
+        exists = (
+            kind in ("embed", "logits") or layer < self.n_layers and (self.mlps if kind == "m" else head < self.n_heads)
+        )
         if not exists:
             raise ValueError(f"edge {str(edge)!r}: {name!r} does not exist in {self!r}")
 
@@ -293,11 +311,11 @@ class Circuit:
         self.ablation = ablation
 
     @classmethod
-    def from_mask(cls, graph: Graph, mask: Bool[Tensor, "receiver sender"], task=None, ablation: str | None = None) -> Circuit:
+    def from_mask(
+        cls, graph: Graph, mask: Bool[Tensor, "receiver sender"], task=None, ablation: str | None = None
+    ) -> Circuit:
         """The circuit of the edges at which ``mask`` is True."""
-        circuit = cls(graph, (), task, ablation)
-        circuit.edges = graph.edges_of(mask)
-        return circuit
+        return cls(graph, (), task, ablation)._with(graph.edges_of(mask))
 
     @cached_property
     def mask(self) -> Bool[Tensor, "receiver sender"]:
@@ -324,19 +342,26 @@ class Circuit:
         return hash((self.graph, self._set))
 
     def __or__(self, other: Circuit | Iterable[Edge | str]) -> Circuit:
-        return self._like(self._set | _edge_set(self.graph, other))
+        return self._with(sorted(self._set | _edge_set(self.graph, other), key=lambda edge: edge._order))
 
     def __and__(self, other: Circuit | Iterable[Edge | str]) -> Circuit:
-        return self._like(self._set & _edge_set(self.graph, other))
+        others = _edge_set(self.graph, other)
+        return self._with(edge for edge in self.edges if edge in others)
 
     def __sub__(self, other: Circuit | Iterable[Edge | str]) -> Circuit:
-        return self._like(self._set - _edge_set(self.graph, other))
+        others = _edge_set(self.graph, other)
+        return self._with(edge for edge in self.edges if edge not in others)
 
-    def _like(self, edges: Iterable[Edge]) -> Circuit:
-        return Circuit(self.graph, edges, self.task, self.ablation)
+    def _with(self, edges: Iterable[Edge]) -> Circuit:
+        """The same claim about other edges of the graph, in canonical order."""
+        circuit = Circuit(self.graph, (), self.task, self.ablation)
+        circuit.edges = tuple(edges)
+        return circuit
 
     def __repr__(self) -> str:
-        claim = "".join(f", {name} {value!r}" for name, value in (("task", self.task), ("ablation", self.ablation)) if value)
+        claim = "".join(
+            f", {name} {value!r}" for name, value in (("task", self.task), ("ablation", self.ablation)) if value
+        )
         return f"Circuit({len(self)} of {self.graph.n_edges:,} edges{claim})"
 
     def heads(self) -> list[str]:
@@ -356,11 +381,18 @@ class Circuit:
         """
         mask = self.mask if self.graph.per_position else self.mask[..., None]
         on_path = _reached(self.graph, mask)[None] & _useful(self.graph, mask)[:, None] & mask
-        return Circuit.from_mask(self.graph, on_path if self.graph.per_position else on_path[..., 0], self.task, self.ablation)
+        return Circuit.from_mask(
+            self.graph, on_path if self.graph.per_position else on_path[..., 0], self.task, self.ablation
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the circuit as JSON (format version 1)."""
-        graph = {"n_layers": self.graph.n_layers, "n_heads": self.graph.n_heads, "mlps": self.graph.mlps, "n_pos": self.graph.n_pos}
+        graph = {
+            "n_layers": self.graph.n_layers,
+            "n_heads": self.graph.n_heads,
+            "mlps": self.graph.mlps,
+            "n_pos": self.graph.n_pos,
+        }
         content = {"format": FORMAT, "version": 1, "graph": graph, "task": self.task, "ablation": self.ablation}
         _write(path, json.dumps({**content, "edges": [str(edge) for edge in self.edges]}, ensure_ascii=False, indent=1))
 
@@ -385,7 +417,9 @@ class Circuit:
         for name in self.nodes():
             kind, layer, head = _parts(name)
             known = {"layer": layer, "head": head}
-            graph.add_node(name, kind=_KINDS.get(kind, kind), **{key: value for key, value in known.items() if value is not None})
+            graph.add_node(
+                name, kind=_KINDS.get(kind, kind), **{key: value for key, value in known.items() if value is not None}
+            )
         for edge in self.edges:
             part = edge.receiver.rpartition(".")[2] if edge.receiver.startswith("a") else ""
             position = {} if edge.position is None else {"position": edge.position}
@@ -415,14 +449,24 @@ class Circuit:
         _refuse_for_eap_ig(graph.mlps, graph.per_position)
         d_model = d_model or graph.d_model
         if d_model is None:
-            raise ValueError("d_model: the EAP-IG format records it, and this graph was made without a model; pass d_model=")
+            raise ValueError(
+                "d_model: the EAP-IG format records it, and this graph was made without a model; pass d_model="
+            )
         scores = {graph.edge(edge): float(score) for edge, score in (scores or {}).items()}
         touched = {*self.nodes(), "logits"}
         content = {
-            "cfg": {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "parallel_attn_mlp": False, "d_model": d_model},
+            "cfg": {
+                "n_layers": graph.n_layers,
+                "n_heads": graph.n_heads,
+                "parallel_attn_mlp": False,
+                "d_model": d_model,
+            },
             "nodes": {_to_eap_ig(name): {"in_graph": name in touched} for name in (*graph.senders, "logits")},
             # 0.0 - score, so that an edge without a score is written 0.0 and not -0.0
-            "edges": {_edge_to_eap_ig(edge): {"score": 0.0 - scores.get(edge, 0.0), "in_graph": edge in self._set} for edge in graph.edges},
+            "edges": {
+                _edge_to_eap_ig(edge): {"score": 0.0 - scores.get(edge, 0.0), "in_graph": edge in self._set}
+                for edge in graph.edges
+            },
         }
         _write(path, json.dumps(content))
 
@@ -501,7 +545,9 @@ def _sender_key(name: str) -> tuple:
 def _receiver_key(name: str) -> tuple:
     found = _match(name) if isinstance(name, str) else None
     if found is None or found[0] == "embed" or (found[0] == "a" and found[3] is None):
-        raise ValueError(f"receiver {name!r} does not exist; expected one like 'a2.0.q', 'a2.0.k', 'a2.0.v', 'm3' or 'logits'")
+        raise ValueError(
+            f"receiver {name!r} does not exist; expected one like 'a2.0.q', 'a2.0.k', 'a2.0.v', 'm3' or 'logits'"
+        )
     kind, layer, head, part = found
     return (10**9, 0, 0, 0) if kind == "logits" else (layer, int(kind == "m"), head or 0, "qkv".find(part or "q"))
 
@@ -642,7 +688,9 @@ def _circuit_from(content: Any) -> Circuit:
         raise ValueError(f"ablation: expected text or null, got {type(content['ablation']).__name__}")
     if not isinstance(content["edges"], list):
         raise ValueError(f"edges: expected a list, got {type(content['edges']).__name__}")
-    circuit = Circuit(_graph_from(content["graph"]), map(Edge.parse, content["edges"]), content["task"], content["ablation"])
+    circuit = Circuit(
+        _graph_from(content["graph"]), map(Edge.parse, content["edges"]), content["task"], content["ablation"]
+    )
     if len(circuit) != len(content["edges"]):
         raise ValueError("edges: an edge is repeated")
     return circuit
@@ -653,7 +701,9 @@ def _circuit_from(content: Any) -> Circuit:
 
 def _refuse_for_eap_ig(mlps: bool, per_position: bool) -> None:
     if not mlps:
-        raise ValueError("graph: the EAP-IG format can't represent an attention-only model: there every layer has an MLP")
+        raise ValueError(
+            "graph: the EAP-IG format can't represent an attention-only model: there every layer has an MLP"
+        )
     if per_position:
         raise ValueError("graph: the EAP-IG graph JSON has no positions; use a graph with per_position=False")
 
@@ -674,9 +724,13 @@ def _circuit_from_eap_ig(content: Any) -> tuple[Circuit, dict[Edge, float]]:
     _keys(content["edges"], "edges", set())
     _check_shape({**content["cfg"], "n_pos": None})
     if content["cfg"].get("parallel_attn_mlp"):
-        raise ValueError("cfg: parallel_attn_mlp is set; blocks in which attention and MLP run in parallel are not supported")
+        raise ValueError(
+            "cfg: parallel_attn_mlp is set; blocks in which attention and MLP run in parallel are not supported"
+        )
     d_model = content["cfg"].get("d_model")
-    graph = Graph.from_shape(content["cfg"]["n_layers"], content["cfg"]["n_heads"], True, d_model=d_model if type(d_model) is int else None)
+    graph = Graph.from_shape(
+        content["cfg"]["n_layers"], content["cfg"]["n_heads"], True, d_model=d_model if type(d_model) is int else None
+    )
     if len(content["edges"]) > graph.n_edges:
         raise ValueError(f"edges: expected at most {graph.n_edges}, got {len(content['edges'])}")
     names = {_edge_to_eap_ig(edge): edge for edge in graph.edges}

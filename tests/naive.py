@@ -16,7 +16,9 @@ def written(model, tokens) -> dict[str, torch.Tensor]:
     out = {"embed": cache["hook_embed"] + cache["hook_pos_embed"]}
     for layer in range(model.cfg.n_layers):
         for head in range(model.cfg.n_heads):
-            out[f"a{layer}.{head}"] = cache[f"blocks.{layer}.attn.hook_z"][:, :, head] @ model.blocks[layer].attn.W_O[head]
+            out[f"a{layer}.{head}"] = (
+                cache[f"blocks.{layer}.attn.hook_z"][:, :, head] @ model.blocks[layer].attn.W_O[head]
+            )
         if not model.cfg.attn_only:
             out[f"m{layer}"] = cache[f"blocks.{layer}.hook_mlp_out"]
     return out
@@ -58,7 +60,9 @@ def run(model, embedding, reference: dict[str, torch.Tensor], kept: set[str]) ->
             z = torch.zeros_like(q)
             for prompt in range(len(q)):
                 for i in range(q.shape[1]):
-                    scores = torch.stack([q[prompt, i] @ k[prompt, j] for j in range(i + 1)]) / math.sqrt(model.cfg.d_head)
+                    scores = torch.stack([q[prompt, i] @ k[prompt, j] for j in range(i + 1)]) / math.sqrt(
+                        model.cfg.d_head
+                    )
                     weights = (scores - scores.max()).exp()
                     for j, weight in enumerate(weights / weights.sum()):
                         z[prompt, i] += weight * v[prompt, j]

@@ -8,14 +8,26 @@ from circuitlib.tasks.base import Task
 
 
 def native(
-    n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=29, n_ctx=12, attn_only=True, norm="LN", act="gelu", seed=0, **more
+    n_layers=2,
+    n_heads=3,
+    d_model=24,
+    d_head=8,
+    d_vocab=29,
+    n_ctx=12,
+    attn_only=True,
+    norm="LN",
+    act="gelu",
+    seed=0,
+    **more,
 ):
     """A native ``TransformerBridge``; every weight and bias is random, so that no bias can be forgotten unseen."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 
     shape = dict(n_layers=n_layers, n_heads=n_heads, d_model=d_model, d_head=d_head, d_vocab=d_vocab, n_ctx=n_ctx)
-    config = TransformerBridgeConfig(**shape, attn_only=attn_only, normalization_type=norm, act_fn=act, seed=seed, **more)
+    config = TransformerBridgeConfig(
+        **shape, attn_only=attn_only, normalization_type=norm, act_fn=act, seed=seed, **more
+    )
     model = TransformerBridge.boot_native(config).eval()
     return randomize(model, seed)
 
@@ -24,8 +36,12 @@ def gpt2(n_layers=2, n_heads=3, d_model=24, d_vocab=29, n_ctx=12, n_inner=None, 
     """A Hugging Face GPT-2 of any shape behind a ``TransformerBridge``."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    shape = dict(n_layer=n_layers, n_head=n_heads, n_embd=d_model, vocab_size=d_vocab, n_positions=n_ctx, n_inner=n_inner)
-    hf_model = GPT2LMHeadModel(GPT2Config(**shape, tie_word_embeddings=tie, bos_token_id=0, eos_token_id=0, **more)).eval()
+    shape = dict(
+        n_layer=n_layers, n_head=n_heads, n_embd=d_model, vocab_size=d_vocab, n_positions=n_ctx, n_inner=n_inner
+    )
+    hf_model = GPT2LMHeadModel(
+        GPT2Config(**shape, tie_word_embeddings=tie, bos_token_id=0, eos_token_id=0, **more)
+    ).eval()
     return randomize(bridge(hf_model, d_vocab), seed)
 
 
@@ -35,7 +51,9 @@ def gpt2_shell(model):
 
     c = model.cfg
     assert c.n_heads * c.d_head == c.d_model and c.normalization_type == "LN"
-    shape = dict(n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, vocab_size=c.d_vocab, n_positions=c.n_ctx, n_inner=1)
+    shape = dict(
+        n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, vocab_size=c.d_vocab, n_positions=c.n_ctx, n_inner=1
+    )
     hf_model = GPT2LMHeadModel(GPT2Config(**shape, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)).eval()
     state, new = model.state_dict(), {}
     for name, target in (("embed", "transformer.wte"), ("pos_embed", "transformer.wpe"), ("unembed", "lm_head")):
@@ -91,7 +109,9 @@ def randomize(model, seed: int, scale: float = 0.4):
     return model.requires_grad_(False)
 
 
-def random_task(model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_diff", seed=0, solved=False, **more) -> Task:
+def random_task(
+    model, n=3, n_pos=6, read=(5,), n_wrong=3, metric_name="logit_diff", seed=0, solved=False, **more
+) -> Task:
     """Random prompts that differ in about half of their tokens; random answers and distractors.
 
     With ``solved``, the answer is the model's own top token on the clean prompt (one read position).

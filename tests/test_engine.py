@@ -20,7 +20,9 @@ MODELS = {
     "native, one layer": lambda: shells.native(n_layers=1, seed=3),
     "native with ReLU MLPs": lambda: shells.native(attn_only=False, act="relu", seed=4),
     "native with GELU MLPs": lambda: shells.native(attn_only=False, act="gelu", seed=5, n_layers=1),
-    "native, no LayerNorm, one layer with MLP": lambda: shells.native(attn_only=False, act="relu", norm=None, n_layers=1, seed=6),
+    "native, no LayerNorm, one layer with MLP": lambda: shells.native(
+        attn_only=False, act="relu", norm=None, n_layers=1, seed=6
+    ),
     "gpt2": lambda: shells.gpt2(seed=7),
     "gpt2, untied, narrow MLP": lambda: shells.gpt2(n_layers=3, tie=False, n_inner=5, seed=8),
     "attn-only shell": lambda: shells.gpt2_shell(shells.native(seed=9)),
@@ -81,7 +83,10 @@ def test_with_no_edges_zero_and_mean_leave_biases_and_means(name):
     task = shells.random_task(model(name))
     bias = torch.stack([block.attn.b_O for block in model(name).blocks]).sum(0)
     written = naive.written(model(name), task.corrupted)
-    for ablation, x in [("zero", torch.zeros(3, 6, 24)), ("mean", sum(out.mean(0, keepdim=True) for out in written.values()).expand(3, -1, -1))]:
+    for ablation, x in [
+        ("zero", torch.zeros(3, 6, 24)),
+        ("mean", sum(out.mean(0, keepdim=True) for out in written.values()).expand(3, -1, -1)),
+    ]:
         engine = Engine(model(name), task, ablation=ablation)
         expected = naive._norm(model(name), model(name).ln_final, x + bias) @ model(name).W_U + model(name).b_U
         close(engine.run(engine.none, full=True), expected, 1e-4)
@@ -140,7 +145,9 @@ def test_float32_against_the_naive_reference(name):
     task = shells.random_task(model(name))
     engine = Engine(model(name), task)
     for circuit in circuits_of(engine.graph):
-        expected = naive.run(model(name), *naive_setting(model(name), task, "corrupted", "noising"), set(map(str, circuit)))
+        expected = naive.run(
+            model(name), *naive_setting(model(name), task, "corrupted", "noising"), set(map(str, circuit))
+        )
         close(engine.run(circuit, full=True) / expected.abs().max(), expected / expected.abs().max(), 1e-5)
 
 
@@ -210,7 +217,11 @@ def test_values_without_each_edge_are_those_of_the_circuit_without_it(name, posi
     engine = Engine(double, task)
     graph = engine.graph_with_positions if positions else engine.graph
     for circuit in (Circuit(graph, graph.edges), random_circuit(graph, graph.n_edges // 2, 1)):
-        edges = graph.edges if not positions and graph.n_layers == 1 else random_circuit(graph, min(60, graph.n_edges), 2).edges
+        edges = (
+            graph.edges
+            if not positions and graph.n_layers == 1
+            else random_circuit(graph, min(60, graph.n_edges), 2).edges
+        )
         slow = engine.values([circuit - [edge] for edge in edges])
         close(engine.values_without(circuit, edges), slow, 1e-9)
         engine.memory_mb = 1e-6  # one at a time
@@ -262,7 +273,9 @@ def test_one_edge_against_direct_path_patching():
     for part in "qkv":
         for layer in range(3):
             for head in range(8):
-                theirs = get_act_patch_direct_path(shell, task.corrupted, clean, corrupted, metric, layer, head, part, verbose=False)
+                theirs = get_act_patch_direct_path(
+                    shell, task.corrupted, clean, corrupted, metric, layer, head, part, verbose=False
+                )
                 edges = [f"a{layer}.{head}→a{to}.{h}.{part}" for to in range(layer + 1, 4) for h in range(8)]
                 ours = engine.values_without(engine.all, edges, lambda logits: logits[:, -1] @ weights).mean(-1)
                 close(ours, theirs[layer + 1 :].flatten(), 1e-5)
@@ -277,7 +290,9 @@ def test_cutting_all_edges_out_of_a_head_is_head_patching(name, direction):
     weights = torch.randn(29, generator=torch.Generator().manual_seed(0)) / 29
     runs, source = (task.clean, task.corrupted) if direction == "noising" else (task.corrupted, task.clean)
     _, cache = model(name).run_with_cache(source)
-    theirs = get_act_patch_attn_head_out_all_pos(model(name), runs, cache, lambda logits: (logits[:, -1] @ weights).mean())
+    theirs = get_act_patch_attn_head_out_all_pos(
+        model(name), runs, cache, lambda logits: (logits[:, -1] @ weights).mean()
+    )
     engine = Engine(model(name), task, direction=direction)
     heads = [[f"a{layer}.{head}" for head in range(3)] for layer in range(model(name).cfg.n_layers)]
     cut = [[engine.all - [edge for edge in engine.all if edge.sender == head] for head in row] for row in heads]
@@ -295,7 +310,9 @@ def test_relabelling_heads_permutes_the_results():
             if (part, kind) != ("o", "bias"):
                 name = f"blocks.1.attn.{part}.{kind}"
                 heads = state[name].unflatten(1 if part == "o" else 0, (3, 8))
-                state[name] = (heads[:, order] if part == "o" else heads[order]).flatten(*((1, 2) if part == "o" else (0, 1)))
+                state[name] = (heads[:, order] if part == "o" else heads[order]).flatten(
+                    *((1, 2) if part == "o" else (0, 1))
+                )
     new.load_state_dict(state)
     task = shells.random_task(old)
     a, b = Engine(old, task), Engine(new, task)
@@ -308,7 +325,9 @@ def test_relabelling_heads_permutes_the_results():
                 return f"{edge.sender}→a1.{i}.{edge.receiver[-1]}"
         return str(edge)
 
-    close(a.values_without(a.all, a.graph.edges), b.values_without(b.all, [renamed(edge) for edge in a.graph.edges]), 1e-5)
+    close(
+        a.values_without(a.all, a.graph.edges), b.values_without(b.all, [renamed(edge) for edge in a.graph.edges]), 1e-5
+    )
     circuit = random_circuit(a.graph, 20)
     close(a.run(circuit), b.run(Circuit(b.graph, map(renamed, circuit))), 1e-5)
 
@@ -355,7 +374,11 @@ def test_metrics():
     close(engine.metric(circuits), engine.values(circuits).mean(-1), 1e-6)
     assert engine.metric(circuits[0]).shape == () and engine.values(circuits[0]).shape == (3,)
     clean = model("gpt2")(task.clean)[:, [1, 4]].log_softmax(-1)
-    kl = torch.nn.functional.kl_div(logits.log_softmax(-1), clean.expand_as(logits), log_target=True, reduction="none").sum(-1).mean(-1)
+    kl = (
+        torch.nn.functional.kl_div(logits.log_softmax(-1), clean.expand_as(logits), log_target=True, reduction="none")
+        .sum(-1)
+        .mean(-1)
+    )
     close(engine.values(circuits, "kl"), -kl, 1e-5)
     assert float(engine.metric(engine.all, "kl")) == pytest.approx(0, abs=1e-6)
     close(engine.values(circuits, lambda of: of[:, 0, 7]), logits[:, :, 0, 7], 1e-6)
@@ -398,11 +421,17 @@ def test_bad_arguments():
         (lambda: make(dataclasses.replace(task, read_positions=())), "read_positions is empty"),
         (lambda: make(dataclasses.replace(task, clean=task.clean + 29)), "task.clean: expected token ids from 0 to 28"),
         (lambda: make(dataclasses.replace(task, corrupted=task.corrupted - 29)), "task.corrupted: expected token ids"),
-        (lambda: make(dataclasses.replace(task, corrupted=task.corrupted.float())), "task.corrupted: expected token ids"),
+        (
+            lambda: make(dataclasses.replace(task, corrupted=task.corrupted.float())),
+            "task.corrupted: expected token ids",
+        ),
         (lambda: make(long), "prompts have 13 tokens, expected at most the model's 12"),
         (lambda: dataclasses.replace(task, corrupted=task.corrupted[:, :5]), "corrupted: expected the shape of clean"),
         (lambda: task.position("A_def"), "position 'A_def' does not exist"),
-        (lambda: engine.run(Circuit(other, [])), "circuit: expected one of Graph.2 layers .* got one of Graph.3 layers"),
+        (
+            lambda: engine.run(Circuit(other, [])),
+            "circuit: expected one of Graph.2 layers .* got one of Graph.3 layers",
+        ),
         (lambda: engine.run(Circuit(few, [])), "6 positions.*5 positions"),
         (lambda: engine.run([engine.all, Circuit(engine.graph_with_positions, [])]), "circuits of one graph"),
         (lambda: engine.run([]), "at least one circuit"),

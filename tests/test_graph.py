@@ -163,13 +163,21 @@ def test_a_circuit_is_a_set_of_edges_in_order():
     texts = ["a0.1→logits", "embed->a0.1.v", "a0.1→logits"]
     circuit = Circuit(SMALL, texts, task="docstring", ablation="zero")
     assert [str(edge) for edge in circuit.edges] == ["embed→a0.1.v", "a0.1→logits"] and len(circuit) == 2
-    assert circuit == Circuit(SMALL, reversed(circuit.edges)) and "embed→a0.1.v" in circuit and "embed→logits" not in circuit
+    assert (
+        circuit == Circuit(SMALL, reversed(circuit.edges))
+        and "embed→a0.1.v" in circuit
+        and "embed→logits" not in circuit
+    )
     assert circuit.heads() == ["a0.1"] and circuit.nodes() == ["embed", "a0.1", "logits"]
     other = Circuit(SMALL, ["a0.1→logits", "embed→logits"])
     assert len(circuit | other) == 3 and (circuit & other).edges == (Edge.parse("a0.1→logits"),)
     assert (circuit - other).edges == (Edge.parse("embed→a0.1.v"),) == (circuit - ["a0.1→logits"]).edges
     assert (circuit | other).task == "docstring" and (circuit | other).ablation == "zero"
-    assert jaccard(circuit, other) == 1 / 3 and jaccard(circuit, circuit) == 1 and jaccard(other - other, other - other) == 1
+    assert (
+        jaccard(circuit, other) == 1 / 3
+        and jaccard(circuit, circuit) == 1
+        and jaccard(other - other, other - other) == 1
+    )
 
 
 # Pruning, against a search over all paths of a small graph ------------------------------------------
@@ -264,12 +272,16 @@ GOOD = {
 @given(data=st.data())
 def test_every_wrong_value_gives_one_clear_error(tmp_path, data):
     content = json.loads(json.dumps(GOOD))
-    where = data.draw(st.sampled_from([("graph", key) for key in GOOD["graph"]] + [(key,) for key in GOOD] + [("edges", 0)]))
+    where = data.draw(
+        st.sampled_from([("graph", key) for key in GOOD["graph"]] + [(key,) for key in GOOD] + [("edges", 0)])
+    )
     value = data.draw(json_values)
     target = content if len(where) == 1 else content[where[0]]
     if where[-1] in ("task", "ablation", "n_pos") and (value is None or isinstance(value, str) and where[-1] == "task"):
         return
-    if type(value) is type(target[where[-1]]) and (value == target[where[-1]] or where[-1] in ("n_layers", "n_heads", "mlps")):
+    if type(value) is type(target[where[-1]]) and (
+        value == target[where[-1]] or where[-1] in ("n_layers", "n_heads", "mlps")
+    ):
         return
     target[where[-1]] = value
     if where == ("edges",) and value == []:
@@ -308,7 +320,10 @@ def test_malformed_files(tmp_path):
         (json.dumps({**GOOD, "edges": ["embed→logits", "embed->logits"]}), "an edge is repeated"),
         (json.dumps({**GOOD, "edges": ["a1.0→a0.0.q"]}), "points upstream"),
         (json.dumps({**GOOD, "edges": ["a5.0→logits"]}), "'a5.0' does not exist"),
-        (json.dumps({**GOOD, "graph": {**GOOD["graph"], "n_layers": 10**9}}), "n_layers: expected an integer from 1 to 512"),
+        (
+            json.dumps({**GOOD, "graph": {**GOOD["graph"], "n_layers": 10**9}}),
+            "n_layers: expected an integer from 1 to 512",
+        ),
         (json.dumps({**GOOD, "graph": {**GOOD["graph"], "n_heads": True}}), "n_heads: expected"),
         (json.dumps(GOOD).replace('"version": 1', '"version": 1, "version": 1'), "a key is repeated"),
         (json.dumps(GOOD).replace('"version": 1', '"version": NaN'), "not valid JSON"),
@@ -389,7 +404,11 @@ def test_eap_ig_file(tmp_path):
 
 def test_eap_ig_refuses_what_it_cannot_hold(tmp_path):
     path = tmp_path / "graph.json"
-    for graph, said in [(SMALL, "attention-only"), (POSITIONS, "no positions"), (Graph.from_shape(2, 2, True), "d_model")]:
+    for graph, said in [
+        (SMALL, "attention-only"),
+        (POSITIONS, "no positions"),
+        (Graph.from_shape(2, 2, True), "d_model"),
+    ]:
         with pytest.raises(ValueError, match=said):
             Circuit(graph, []).to_eap_ig(path)
     assert not path.exists()

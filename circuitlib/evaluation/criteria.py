@@ -47,7 +47,7 @@ def minimality(
         rest = _without(circuit, removed)
         others = [unit for unit in units if unit not in removed]
         for unit, change in zip(others, _changes(engine, rest, others, metric, by), strict=True):
-            changes[unit].append((engine.sign * change / abs(gap), removed))
+            changes[unit].append((engine.sign * change / abs(gap) + 0.0, removed))  # 0.0 and not -0.0
     best = [(str(unit), *max(found, key=lambda pair: abs(pair[0]))) for unit, found in changes.items() if found]
     return _table(sorted(best, key=lambda row: abs(row[1])), by, ["change", "removed"])
 
@@ -82,6 +82,8 @@ def completeness(
     everything = engine.like(circuit, engine.all)
 
     def measured(how: str, sets: Sequence[tuple]) -> list[tuple]:
+        if not sets:
+            return []
         runs = [_without(circuit, removed) for removed in sets] + [
             _knocked_out(everything, removed) for removed in sets
         ]
@@ -89,8 +91,8 @@ def completeness(
         return [(how, a, b, abs(a - b) / abs(gap), removed) for (a, b), removed in zip(values, sets, strict=True)]
 
     rows = measured("none", [()])
-    if n_sets:
-        rows += measured("random", [tuple(unit for unit in units if draw.random() < 0.5) for _ in range(n_sets)])
+    drawn = dict.fromkeys(tuple(unit for unit in units if draw.random() < 0.5) for _ in range(n_sets))
+    rows += measured("random", [removed for removed in drawn if removed])
     grown: tuple = ()
     for _ in range(min(greedy_steps, len(units))):
         step = measured("greedy", [(*grown, unit) for unit in units if unit not in grown])

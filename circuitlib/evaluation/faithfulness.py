@@ -32,6 +32,7 @@ def faithfulness(
         ValueError: M(all) − M(∅) can't be told from zero, so that there is nothing for a circuit to carry.
     """
     circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
+    engine.masks(circuits)  # an error for what is no circuit of this engine
     values = engine.values(
         [*circuits, engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)], metric
     )
@@ -43,13 +44,13 @@ def faithfulness(
 def denominator(full: Float[Tensor, "n"], empty: Float[Tensor, "n"]) -> float:
     """M(all) − M(∅); a ValueError if it can't be told from zero.
 
-    That is so if it is a millionth of the metric or less, or, with 8 prompts or more, if it lies within three standard
+    That is so if it is a millionth of the metric or less, or, with 8 prompts or more, if it lies within two standard
     errors of zero over prompts: then the sign of the ratio is chance.
     """
     gaps = full - empty
     gap, n = float(gaps.mean()), len(gaps)
     error = float(gaps.std()) / n**0.5 if n >= 8 else 0.0
-    if abs(gap) <= max(3 * error, 1e-6 * max(1.0, float(full.abs().max()), float(empty.abs().max()))):
+    if abs(gap) <= max(2 * error, 1e-6 * max(1.0, float(full.abs().max()), float(empty.abs().max()))):
         raise ValueError(
             f"task: the metric is {float(full.mean()):.3g} with all edges and {float(empty.mean()):.3g} with none, "
             f"a difference of {gap:.2g} ± {error:.2g}; expected one that can be told from zero to divide by"
@@ -93,7 +94,8 @@ def faithfulness_curve(
         sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges.
     """
     if sizes is None:
-        sizes = sorted({max(1, round(engine.graph.n_edges * percent / 100)) for percent in PERCENTAGES})
+        n_edges = getattr(source, "graph", engine.graph).n_edges
+        sizes = sorted({max(1, round(n_edges * percent / 100)) for percent in PERCENTAGES})
     sizes = list(sizes)
     if not sizes or any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError(f"sizes: expected integers from 0, at least one, got {sizes!r}")

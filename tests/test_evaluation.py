@@ -1,0 +1,186 @@
+"""Faithfulness, minimality and completeness: against sums done by hand, and on gates whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import shells
+import torch
+
+import circuitlib as cl
+from circuitlib.engine import DIRECTIONS, Engine
+from circuitlib.evaluation import completeness, faithfulness, faithfulness_curve, minimality, random_baseline
+from circuitlib.evaluation.faithfulness import denominator
+from circuitlib.graph import ABLATIONS, Circuit, random_circuit
+
+GATE = ["embed→a0.0.v", "embed→a0.1.v", "a0.0→m0", "a0.1→m0", "m0→logits"]
+
+
+@functools.cache
+def model():
+    return shells.gpt2(seed=7)
+
+
+@functools.cache
+def engine(ablation="corrupted", direction="noising") -> Engine:
+    return Engine(model(), shells.random_task(model(), n=40, solved=True), ablation=ablation, direction=direction)
+
+
+@functools.cache
+def gate(name: str, direction: str) -> Engine:
+    bridge = cl.load_model(name)
+    return Engine(bridge, cl.default_task(bridge, n=8), direction=direction)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_faithfulness_is_a_ratio_of_means(ablation, direction):
+    it = engine(ablation, direction)
+    circuits = [random_circuit(it.graph, k, k) for k in (20, 40, 70)]
+    whole, none = (float(it.task.metric(it.run(circuit)).mean()) for circuit in (it.all, it.none))
+    expected = [(float(it.task.metric(it.run(circuit)).mean()) - none) / (whole - none) for circuit in circuits]
+    assert faithfulness(it, circuits).tolist() == pytest.approx(expected, abs=1e-5)
+    assert faithfulness(it, circuits[1]) == pytest.approx(expected[1], abs=1e-5)
+    assert faithfulness(it, it.all) == pytest.approx(1) and faithfulness(it, it.none) == pytest.approx(0)
+    assert type(faithfulness(it, it.all)) is float
+
+
+def test_faithfulness_takes_any_metric_and_circuits_with_positions():
+    it = engine()
+    circuit = random_circuit(it.graph_with_positions, 300)
+
+    def metric(logits):
+        return logits[:, 0].softmax(-1).gather(-1, it.task.answers[:, None])[:, 0]
+
+    for chosen in ("kl", metric):
+        with_all, with_none, it_has = (float(it.metric(of, chosen)) for of in (it.all, it.none, circuit))
+        assert faithfulness(it, circuit, metric=chosen) == pytest.approx(
+            (it_has - with_none) / (with_all - with_none), abs=1e-5
+        )
+
+
+def test_nothing_to_divide_by_is_an_error():
+    it = engine()
+    same = Engine(model(), dataclasses.replace(it.task, corrupted=it.task.clean))
+    with pytest.raises(ValueError, match="task: the metric is .* expected one that can be told from zero") as error:
+        faithfulness(same, same.all)
+    assert "\n" not in str(error.value)
+
+    # Or one that chance explains: the difference changes sign from prompt to prompt.
+    up_and_down = torch.tensor([1.0, -1.0] * 4)
+    with pytest.raises(ValueError, match="±"):
+        denominator(up_and_down + 0.1, torch.zeros(8))
+    assert denominator(up_and_down + 0.9, torch.zeros(8)) == pytest.approx(0.9)
+    assert denominator(up_and_down[:6] + 0.1, torch.zeros(6)) == pytest.approx(0.1)  # too few prompts to say
+
+
+def test_a_curve_from_an_order_a_function_and_scores():
+    it = engine()
+    order = random_circuit(it.graph, 50, 1).edges
+    curve = faithfulness_curve(it, order, sizes=[40, 0, 10])
+    assert curve.sizes == (0, 10, 40) and curve.n_edges == it.graph.n_edges
+    expected = [faithfulness(it, Circuit(it.graph, order[:k])) for k in (0, 10, 40)]
+    assert list(curve.values) == pytest.approx(expected, abs=1e-5) and curve.values[0] == pytest.approx(0, abs=1e-6)
+    assert curve.to_pandas().columns.tolist() == ["edges", "share", "faithfulness"]
+
+    class Scores:
+        graph = it.graph
+
+        def top(self, k):
+            return random_circuit(it.graph, k, 2)
+
+    by_scores = faithfulness_curve(it, Scores())
+    by_function = faithfulness_curve(it, Scores().top)
+    assert by_scores == by_function and by_scores.values[-1] == pytest.approx(1)
+    assert by_scores.sizes == tuple(
+        sorted({max(1, round(it.graph.n_edges * p)) for p in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)})
+    )
+
+
+def test_random_circuits_of_the_same_size():
+    it = engine()
+    values = random_baseline(it, 50, n=4, seed=3)
+    assert values.shape == (4,) and torch.equal(values, random_baseline(it, 50, n=4, seed=3))
+    assert len(set(values.tolist())) == 4 and not torch.equal(values, random_baseline(it, 50, n=4, seed=4))
+    assert random_baseline(it, it.graph.n_edges, n=2).tolist() == pytest.approx([1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "direction"), [("handmade-or", "noising"), ("handmade-and", "denoising")])
+def test_where_one_input_is_enough_each_backs_the_other_up(name, direction):
+    """The OR gate under noising: no single edge is needed, both together are; half of it is faithful and not complete."""
+    it = gate(name, direction)
+    circuit = Circuit(it.graph, GATE)
+    assert faithfulness(it, circuit) == pytest.approx(1)
+    alone = minimality(it, circuit)["change"]
+    assert alone[GATE[:4]].tolist() == pytest.approx([0, 0, 0, 0], abs=1e-6) and alone[GATE[4]] == pytest.approx(1)
+    backed_up = minimality(it, circuit, n_sets=12)
+    assert backed_up["change"][GATE].tolist() == pytest.approx([1] * 5, abs=1e-6)
+    half = circuit - ["a0.1→m0", "embed→a0.1.v"]
+    assert faithfulness(it, half) == pytest.approx(1)
+    worst = completeness(it, half).iloc[0]
+    assert worst["gap"] == pytest.approx(1) and worst["removed"] == "a0.0"
+    complete = completeness(it, circuit)
+    assert complete["gap"].tolist() == pytest.approx([0] * len(complete), abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "direction"), [("handmade-or", "denoising"), ("handmade-and", "noising")])
+def test_where_both_inputs_are_needed_every_edge_is(name, direction):
+    it = gate(name, direction)
+    circuit = Circuit(it.graph, GATE)
+    assert faithfulness(it, circuit) == pytest.approx(1)
+    assert minimality(it, circuit)["change"].tolist() == pytest.approx([1] * 5, abs=1e-6)
+    assert minimality(it, circuit, by="node")["change"].to_dict() == pytest.approx(
+        {"a0.0": 1, "a0.1": 1, "m0": 1}, abs=1e-6
+    )
+    assert faithfulness(it, circuit - ["a0.1→m0"]) == pytest.approx(0, abs=1e-6)
+
+
+def test_minimality_and_completeness_are_what_their_formulas_say():
+    it = engine()
+    circuit = random_circuit(it.graph, 40, 8)
+    whole, none, here = (float(it.metric(of)) for of in (it.all, it.none, circuit))
+    table = minimality(it, circuit)
+    assert table["change"].abs().is_monotonic_increasing and set(table.index) == set(map(str, circuit))
+    edge = circuit.edges[5]
+    assert table["change"][str(edge)] == pytest.approx(
+        (here - float(it.metric(circuit - [edge]))) / abs(whole - none), abs=1e-5
+    )
+    rows = completeness(it, circuit, n_sets=3, greedy_steps=2, seed=1)
+    assert rows["gap"].is_monotonic_decreasing and rows["how"].value_counts().to_dict() == {
+        "none": 1,
+        "random": 3,
+        "greedy": 2,
+    }
+    for _, row in rows.iterrows():
+        gone = set(row["removed"].split(", "))
+        of_circuit = [e for e in circuit if gone & {e.sender, e.receiver, e.receiver.rpartition(".")[0]}]
+        of_model = [e for e in it.all if e.sender in gone]
+        assert row["circuit"] == pytest.approx(float(it.metric(circuit - of_circuit)), abs=1e-5)
+        assert row["model"] == pytest.approx(float(it.metric(it.all - of_model)), abs=1e-5)
+        assert row["gap"] == pytest.approx(abs(row["circuit"] - row["model"]) / abs(whole - none), abs=1e-5)
+    first, second = (
+        set(row.split(", ")) for row in rows[rows["how"] == "greedy"]["removed"].sort_values(key=lambda c: c.str.len())
+    )
+    assert len(first) == 1 and first < second
+
+
+def test_bad_arguments():
+    it = engine()
+    for call, said in [
+        (lambda: minimality(it, it.none, by="head"), "by: expected 'edge' or 'node'"),
+        (lambda: completeness(it, it.none, by="head"), "by: expected 'edge' or 'node'"),
+        (
+            lambda: faithfulness_curve(it, it.graph.edges[:5], sizes=[6]),
+            "sizes: 6 edges asked for, expected at most the 5",
+        ),
+        (lambda: faithfulness_curve(it, it.graph.edges, sizes=[]), "sizes: expected integers"),
+        (lambda: faithfulness_curve(it, it.graph.edges, sizes=[-1]), "sizes: expected integers"),
+        (lambda: faithfulness(it, []), "circuits: expected at least one"),
+        (lambda: faithfulness(it, it.all, metric="acc"), "metric: expected"),
+    ]:
+        with pytest.raises(ValueError, match=said) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert minimality(it, it.none).empty and len(completeness(it, it.none)) == 1
