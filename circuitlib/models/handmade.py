@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..tasks.words import NAMES, NOUNS, VERBS
+from .words import NAMES, NOUNS, VERBS
 
 ATTENTION = 0.98
 ODDS = ATTENTION / (1 - ATTENTION)  # 49: how much more the target must weigh than all other keys together
