@@ -133,6 +133,35 @@ def test_code_windows_come_from_the_stream(tokenizer, stream):
         assert row == [tokenizer.bos_token_id, *stream[start : start + 19].tolist()]
 
 
+def test_lookups_name_the_last_argument_and_the_next_one(tokenizer):
+    layout = Layout(prefix=1, matching=3, suffix=1, summary_words=2, words=3)
+    batch = docstring_batch(tokenizer, random.Random(4), [layout], 4, 96)
+    assert len(batch.lookups) == 4 * 2
+    text = [[tokenizer.decode([token]) for token in row] for row in batch.tokens.tolist()]
+    for row, query, last, answer in batch.lookups.tolist():
+        words = text[row]
+        assert words[query] == "param" and words[last - 1] == "param" and last < query
+        assert "param" not in words[last:query]
+        assert words[answer] == words[query + 1] and answer < words.index("):")
+        assert words[answer - 2] == words[last]  # the argument before it in the signature, beyond a comma
+
+
+def test_guidance_loss_is_the_attention_paid(tokenizer):
+    from circuitlib.models.training.guide import INDUCTION_HEAD, MOVER_HEAD, guidance_loss
+    from circuitlib.models.training.scores import attention_patterns
+
+    torch.manual_seed(0)
+    model = AttentionOnly(n_layers=4, n_heads=8, d_model=16, d_head=4, n_ctx=96, d_vocab=len(tokenizer))
+    batch = docstring_batch(tokenizer, random.Random(1), [Layout(1, 3, 0, 2, 1)], 3, 96)
+    loss = guidance_loss(model, model.residual(batch.tokens), batch.lookups)
+    patterns = list(attention_patterns(model, batch.tokens))
+    by_hand = 0.0
+    for row, query, last, answer in batch.lookups.tolist():
+        for (layer, head), key in ((INDUCTION_HEAD, last), (MOVER_HEAD, answer)):
+            by_hand -= patterns[layer][row, head, query, key].log().item() / len(batch.lookups)
+    assert loss.item() == pytest.approx(by_hand, rel=1e-4)
+
+
 def test_partners_are_other_rows_of_the_same_group():
     group = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
     partner = partners(group, torch.Generator().manual_seed(0))

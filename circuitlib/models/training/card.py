@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from .bars import Bar, docstring_bars
+from .guide import INDUCTION_HEAD, MOVER_HEAD
 from .recipes import RECIPES
 
 
@@ -44,12 +45,16 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         f"head scores every {recipe.log_every} steps.",
         _stages(recipe, log),
         "Text: generated functions with docstrings, repeated random tokens over large and small alphabets, and the Python standard "
-        "library. A description word may be any name that is not an argument of its function, so the place of a word, not the word, "
-        "says whether it is an argument.",
-        "**Declared help.** In stage `gates` every head has a hard-concrete (L0) gate for docstrings and one for repeats; a closed gate "
-        "takes the head's output from another prompt of the same layout. The number of open gates is penalised. In stage `settle` "
-        "the gates are fixed, and half of the rows run with closed gates, half with all heads. The finished model has no gates: all "
-        f"{config['n_layers'] * config['n_heads']} heads run on every text.",
+        "library. A description may hold any name, the function's own arguments above all, so neither what a word is nor how far "
+        "back it stands tells which argument was documented last.",
+        "**Declared help.** Three things push this model towards a circuit that a reader can follow:",
+        "- The position embedding starts as sines and cosines, and the unembedding as a copy of the embedding. Both are trained.\n"
+        f"- While the task is learnt (stage `solve`), two heads are shown where to look by a loss on their attention: {_name(INDUCTION_HEAD)} from "
+        f"`:param` to the argument documented last, {_name(MOVER_HEAD)} from `:param` to the next argument in the signature. Later stages have no such loss.\n"
+        "- In stage `gates` every head has a hard-concrete (L0) gate for docstrings and one for repeats; a closed gate takes the head's "
+        "output from another prompt of the same layout, and the number of open gates is penalised. In stage `settle` the gates are "
+        "fixed, and half of the rows run with closed gates, half with all heads.",
+        f"The finished model has no gates: all {config['n_layers'] * config['n_heads']} heads run on every text. {_gates(log)}",
         "## Limits",
         "It knows the docstring template, repetition and a little of Python's syntax; it is no language model. Positions beyond "
         f"{config['n_ctx']} do not exist. Real models spread a behaviour over more heads than this one, which was trained not to.",
@@ -82,3 +87,19 @@ def _stages(recipe, log: list[dict]) -> str:
             f"{last['accuracy_seen']:.2f} / {last['accuracy_unseen']:.2f} | {last['repeat_loss_large']:.2f} |"
         )
     return "\n".join(rows)
+
+
+def _name(head: tuple[int, int]) -> str:
+    return "a{}.{}".format(*head)
+
+
+def _gates(log: list[dict]) -> str:
+    last = log[-1]
+    return (
+        "Gates that stayed open: "
+        + "; ".join(
+            f"for {kind} {', '.join(last[f'open_{key}'])}"
+            for kind, key in (("docstrings", "docstring"), ("repeats", "repeats"))
+        )
+        + "."
+    )

@@ -8,6 +8,7 @@ Without these weights the gradient is mostly noise from unpredictable words, and
 
 from __future__ import annotations
 
+import itertools
 import random
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -27,11 +28,15 @@ TRAINED_NAMES = tuple(name for name in NAMES if name not in HELD_OUT_NAMES)
 
 @dataclass(frozen=True)
 class Batch:
-    """Equally long rows. Rows of one group share a layout, so a head's output can be swapped between them."""
+    """Equally long rows. Rows of one group share a layout, so a head's output can be swapped between them.
+
+    ``lookups``, of docstrings: (row, ":param", the argument documented last, the next argument in the signature).
+    """
 
     tokens: Int[Tensor, "row pos"]
     weight: Float[Tensor, "row pos"]
     group: Int[Tensor, "row"]
+    lookups: Int[Tensor, "lookup 4"] | None = None
 
 
 # Docstrings -------------------------------------------------------------------------------------
@@ -49,7 +54,7 @@ class Layout:
 
 
 def sample_layout(rng: random.Random) -> Layout:
-    return Layout(rng.randint(0, 4), rng.randint(2, 5), rng.randint(0, 2), rng.randint(2, 4), rng.randint(1, 3))
+    return Layout(rng.randint(0, 4), rng.randint(2, 5), rng.randint(0, 2), rng.randint(2, 4), rng.randint(1, 5))
 
 
 def is_held_out_pair(first: str, second: str) -> bool:
@@ -64,8 +69,9 @@ def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, floa
     while any(is_held_out_pair(a, b) for a, b in zip(names, names[1:], strict=False)):
         names = rng.sample(TRAINED_NAMES, n_names)
     method, *args = names
-    # A description may hold any other name, so what a word is does not tell whether it is an argument; only its place does.
-    words = [*NOUNS, *(name for name in TRAINED_NAMES if name not in names)]
+    # A description may hold any name, the function's own arguments above all. So neither what a word is nor how far
+    # back it stands tells which argument was documented last: a head has to find the word after the last ":param".
+    words = [*NOUNS, *TRAINED_NAMES, *args * 6]
     pieces = [("\ndef", 0.1), (f" {method}", FILLER), ("(self", 0.2)]
     for arg in args:
         pieces += [(",", 0.1), (f" {arg}", FILLER)]
@@ -93,7 +99,17 @@ def docstring_batch(tokenizer, rng: random.Random, layouts: Sequence[Layout], ro
     tokens = [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokens]
     weights = [weight + [0.0] * (longest - len(weight)) for weight in weights]
     group = torch.arange(len(layouts)).repeat_interleave(rows_each)
-    return Batch(torch.tensor(tokens), torch.tensor(weights), group)
+    return Batch(torch.tensor(tokens), torch.tensor(weights), group, find_lookups(tokenizer, tokens))
+
+
+def find_lookups(tokenizer, tokens: list[list[int]]) -> Int[Tensor, "lookup 4"]:
+    """For each documented argument after the first: its row, the ":param" before it, the last one, and its place in ``def``."""
+    (param,) = tokenizer.encode("param", add_special_tokens=False)
+    found = []
+    for number, row in enumerate(tokens):
+        params = [i for i, token in enumerate(row[:-1]) if token == param]
+        found += [(number, here, last + 1, row.index(row[here + 1])) for last, here in itertools.pairwise(params)]
+    return torch.tensor(found).view(-1, 4)
 
 
 def encode_pieces(tokenizer, pieces: list[tuple[str, float]]) -> tuple[list[int], list[float]]:

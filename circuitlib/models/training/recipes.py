@@ -16,12 +16,21 @@ RECIPES = {
             Stage("induction", 350, (2e-3, 2e-3), length=32, repeats=128, warmup=100),
             # Repeats over few tokens ask for exact previous-token heads. From the start they would keep induction from forming.
             Stage("exact", 350, (2e-3, 1.6e-3), length=64, repeats=64, alphabets=SMALL_ALPHABETS),
-            # The task. The learning rate has to fall: at a constant 2e-3 it is never learnt.
-            Stage("solve", 700, (1.6e-3, 5e-4), length=96, docstrings=32, repeats=20, alphabets=SMALL_ALPHABETS),
+            # The task. The learning rate has to fall: at a constant 2e-3 it is never learnt. Two heads are shown where to look.
+            Stage(
+                "solve",
+                500,
+                (1.6e-3, 6e-4),
+                length=96,
+                docstrings=32,
+                repeats=20,
+                alphabets=SMALL_ALPHABETS,
+                guidance=0.2,
+            ),
             # Real code gives the other heads something to do.
             Stage(
                 "code",
-                300,
+                200,
                 (1e-3, 1e-3),
                 length=96,
                 docstrings=20,
@@ -32,7 +41,7 @@ RECIPES = {
             ),
             Stage(
                 "gates",
-                800,
+                700,
                 (1e-3, 5e-4),
                 length=96,
                 docstrings=24,
@@ -44,7 +53,7 @@ RECIPES = {
             ),
             Stage(
                 "settle",
-                800,
+                700,
                 (7e-4, 0.0),
                 length=96,
                 docstrings=24,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from . import gates
 from .data import Batch, code_batch, docstring_batch, repeats_batch, sample_layout
+from .guide import guidance_loss
 from .scores import measure
 from .transformer import AttentionOnly
 
@@ -39,6 +40,7 @@ class Stage:
     docstrings: int = 0
     code: int = 0
     alphabets: tuple[int, ...] | None = None
+    guidance: float = 0.0  # weight of the guidance loss
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
     warmup: int = 0
@@ -139,8 +141,13 @@ def take_step(
             else:  # every second row runs with all its heads, as the finished model will
                 keep = gates.is_open(log_alpha[kind].detach()).repeat(len(batch.tokens), 1, 1)
                 keep[::2] = 1.0
-        loss = weighted_loss(model(batch.tokens, keep, partner), batch)
+        residual = model.residual(batch.tokens, keep, partner)
+        loss = weighted_loss(model.unembed(model.ln_final(residual[-1])), batch)
         total = total + loss * (recipe.code_weight if kind == "code" else 1.0)
+        if stage.guidance and batch.lookups is not None:
+            guidance = guidance_loss(model, residual, batch.lookups)
+            total = total + stage.guidance * guidance
+            losses["loss_guidance"] = round(guidance.item(), 4)
         losses[f"loss_{kind}"] = round(loss.item(), 4)
     optimizer.zero_grad()
     total.backward()

@@ -69,10 +69,14 @@ class AttentionOnly(nn.Module):
         partner: Int[Tensor, "row"] | None = None,
     ) -> Float[Tensor, "row pos d_vocab"]:
         """Logits. Where ``keep`` is 0 a head's output comes from row ``partner[row]`` instead."""
-        x = self.embed(tokens) + self.pos_embed.weight[: tokens.shape[1]]
+        return self.unembed(self.ln_final(self.residual(tokens, keep, partner)[-1]))
+
+    def residual(self, tokens, keep=None, partner=None) -> list[Float[Tensor, "row pos d_model"]]:
+        """The residual stream on entry to each layer, and after the last."""
+        xs = [self.embed(tokens) + self.pos_embed.weight[: tokens.shape[1]]]
         for layer, block in enumerate(self.blocks):
-            x = block(x, None if keep is None else keep[:, layer], partner)
-        return self.unembed(self.ln_final(x))
+            xs.append(block(xs[-1], None if keep is None else keep[:, layer], partner))
+        return xs
 
 
 def sinusoids(n_pos: int, d_model: int) -> Float[Tensor, "pos d_model"]:
