@@ -151,7 +151,14 @@ def test_numbers_in_the_text_are_asserted(chapter):
     cells = [cell for cell in code_cells(chapter) if "numbers" in tags(cell)]
     assert cells, "tag a code cell 'numbers'"
     for cell in cells:
-        assert any(isinstance(node, ast.Assert) for node in ast.walk(parsed(cell))), source(cell)
+        asserts = [node for node in ast.walk(parsed(cell)) if isinstance(node, ast.Assert)]
+        assert asserts, f"tagged 'numbers', but asserts nothing: {source(cell)!r}"
+        assert not any(isinstance(node.test, ast.Constant) for node in asserts), f"asserts a constant: {source(cell)!r}"
+
+
+def test_nothing_is_left_to_fill_in(chapter):
+    for cell in chapter["cells"]:
+        assert not re.search(r"\b(TODO|FIXME|XXX|TBD|lorem ipsum)\b|\bgoes here\b", source(cell)), source(cell)
 
 
 def exercise_titles(notebook: dict) -> list[str]:
