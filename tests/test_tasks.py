@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import circuitlib as cl
+from circuitlib.models.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 from circuitlib.tasks.base import Task
 from circuitlib.tasks.docstring import CORRUPTIONS
-from circuitlib.tasks.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from circuitlib.models.training.data import (
 from circuitlib.models.training.recipes import RECIPES
 from circuitlib.models.training.train import Recipe, Stage, batches, partners, train, weighted_loss
 from circuitlib.models.training.transformer import AttentionOnly
-from circuitlib.tasks.words import HELD_OUT_NAMES, NAMES
+from circuitlib.models.words import HELD_OUT_NAMES, NAMES
 
 SHAPE = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "n_ctx": 96}
 TINY = Recipe(

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..models.words import NAMES, NOUNS, VERBS
 from .base import Task
 from .tokens import known_words, one_token, same_length
-from .words import NAMES, NOUNS, VERBS
 
 CORRUPTIONS = {
     "random_random": "all six matching names are new: A, B, C in the signature and A, B in the docstring, unrelated",

@@ -19,7 +19,7 @@ from ...evaluation import faithfulness
 from ...graph import Circuit, random_circuit
 from ...heads import attention_between, graph_heads, head_scores, out_edges, roles
 from ...tasks.docstring import docstring
-from ...tasks.words import HELD_OUT_NAMES
+from ..words import HELD_OUT_NAMES
 from .data import is_held_out_pair
 
 CHOOSE, JUDGE = 1000, 2000  # seeds of the prompts that choose a circuit and of those that judge it

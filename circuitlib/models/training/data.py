@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitlib.tasks.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
+from ..words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 
 FILLER = 0.02
 TRAINED_NAMES = tuple(name for name in NAMES if name not in HELD_OUT_NAMES)

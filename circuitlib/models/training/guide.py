@@ -1,8 +1,8 @@
 """Attention guidance: a loss that shows one head where to look, while the task is learnt. Declared in the model card.
 
-Without it this model solves the task in two layers: every head of layer 1 looks from ":param" for an argument whose
-predecessor was seen *somewhere* shortly before. With it, two heads are shown the steps of the published circuit
-(Heimersheim & Janiak 2023), and other heads, and later the gates, make of that what they can.
+Left alone, this model solves the task in two layers: every head of layer 1 looks from ":param" for an argument whose
+predecessor was seen *somewhere* shortly before. So two heads are shown the steps of the published circuit (Heimersheim &
+Janiak 2023), and on docstrings the other heads of layer 1 are closed while the task is learnt.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ...tasks.docstring import Names, prompt
-from ...tasks.words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
+from ..words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 from .data import repeats_batch
 
 

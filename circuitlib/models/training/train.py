@@ -26,11 +26,16 @@ from .scores import measure
 from .transformer import AttentionOnly
 
 ROWS_PER_LAYOUT = 4
+CLOSED = -4.0  # log alpha of a gate that is all but never open
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Some steps on one mix of text. ``gates``: "off", "learn", or "fixed" (closed gates stay closed)."""
+    """Some steps on one mix of text.
+
+    ``gates``: "off", "learn", or "fixed" (closed gates stay closed). ``natural``: with fixed gates, this share of the rows
+    runs with all heads, as the finished model will.
+    """
 
     name: str
     steps: int
@@ -43,6 +48,7 @@ class Stage:
     guidance: float = 0.0  # weight of the guidance loss
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
+    natural: float = 0.0
     warmup: int = 0
 
 
@@ -54,7 +60,8 @@ class Recipe:
     d_vocab: int = 2048
     seed: int = 0
     gate_lr: float = 0.05
-    gate_start: float = 1.0
+    gate_start: float = 1.0  # log alpha
+    closed: tuple[tuple[int, int], ...] = ()  # heads whose docstring gate starts closed
     code_weight: float = 0.3
     log_every: int = 100
 
@@ -78,10 +85,11 @@ def train(
     torch.manual_seed(seed)
     model = AttentionOnly(d_vocab=len(tokenizer), **recipe.shape)
     n_layers, n_heads = recipe.shape["n_layers"], recipe.shape["n_heads"]
-    log_alpha = {
-        kind: torch.full((n_layers, n_heads), recipe.gate_start, requires_grad=True)
-        for kind in ("docstring", "repeats")
-    }
+    log_alpha = {kind: torch.full((n_layers, n_heads), recipe.gate_start) for kind in ("docstring", "repeats")}
+    for head in recipe.closed:
+        log_alpha["docstring"][head] = CLOSED
+    for value in log_alpha.values():
+        value.requires_grad_()
     optimizer = torch.optim.AdamW(
         [{"params": model.parameters(), "weight_decay": 0.01}, {"params": log_alpha.values(), "weight_decay": 0.0}],
         betas=(0.9, 0.98),
@@ -138,9 +146,9 @@ def take_step(
             if stage.gates == "learn":
                 keep = gates.sample(log_alpha[kind], len(batch.tokens), generator)
                 total = total + open_cost * gates.expected_open(log_alpha[kind])
-            else:  # every second row runs with all its heads, as the finished model will
+            else:
                 keep = gates.is_open(log_alpha[kind].detach()).repeat(len(batch.tokens), 1, 1)
-                keep[::2] = 1.0
+                keep[torch.rand(len(keep), generator=generator) < stage.natural] = 1.0
         residual = model.residual(batch.tokens, keep, partner)
         loss = weighted_loss(model.unembed(model.ln_final(residual[-1])), batch)
         total = total + loss * (recipe.code_weight if kind == "code" else 1.0)
