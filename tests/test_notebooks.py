@@ -326,6 +326,11 @@ def test_canonical_form(path):
     assert tool.dumps(tool.canonical(tool.read(path))) == path.read_text("utf8"), "run 'make execute'"
 
 
+def test_the_readme_shows_a_picture_of_a_chapter():
+    pictures = [picture for path in CHAPTERS if (picture := tool.readme_picture(tool.read(path)))]
+    assert pictures == [tool.README_PICTURE.read_bytes()], "run 'make execute'"
+
+
 # --- the tools ----------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import copy
 import hashlib
 import json
@@ -28,6 +29,8 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_METADATA = ("mystnb", "slideshow", "tags")
 SKIP_TAG = "nbval-skip"
+PICTURE_TAG = "readme-picture"
+README_PICTURE = ROOT / "book" / "_static" / "residual_stream.png"
 
 # What a run must not depend on: progress bars, threads, the order of sets, the network.
 RUN_ENVIRONMENT = {
@@ -267,6 +270,24 @@ def _write(path: Path, notebook: dict) -> None:
     part = path.with_suffix(".part")
     part.write_text(text, "utf8")
     part.replace(path)
+    if path.resolve().parent == NOTEBOOKS:
+        write_readme_picture(notebook)
+
+
+def readme_picture(notebook: dict) -> bytes | None:
+    """The picture of the cell tagged ``readme-picture``, if the notebook has one."""
+    for cell in notebook["cells"]:
+        if PICTURE_TAG in cell["metadata"].get("tags", []):
+            shown = [output["data"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
+            return base64.b64decode(_text(shown[0]["image/png"])) if shown else None
+    return None
+
+
+def write_readme_picture(notebook: dict) -> None:
+    """The README shows a picture of a chapter: the same bytes, so that it can't get out of step."""
+    picture = readme_picture(notebook)
+    if picture is not None:
+        README_PICTURE.write_bytes(picture)
 
 
 if __name__ == "__main__":
