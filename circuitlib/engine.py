@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -110,7 +111,7 @@ class Engine:
         """
         keep = self.masks(circuits)
         with torch.no_grad():
-            logits = torch.cat([self._run(keep[part], full) for part in self._parts(len(keep), full)])
+            logits = torch.cat([self._run(keep[part], prompts, full) for part, prompts in self._parts(len(keep), full)])
         return logits[0] if isinstance(circuits, Circuit) else logits
 
     def metric(self, circuits: Circuit | Sequence[Circuit], metric: str | Metric | None = None) -> Float[Tensor, ""]:
@@ -126,7 +127,7 @@ class Engine:
         """
         keep, measure = self.masks(circuits), self.measure(metric)
         with torch.no_grad():
-            values = torch.cat([measure(self._run(keep[part])) for part in self._parts(len(keep))])
+            values = torch.cat([measure(self._run(keep[part], prompts)) for part, prompts in self._parts(len(keep))])
         return values[0] if isinstance(circuits, Circuit) else values
 
     def values_without(
@@ -260,11 +261,14 @@ class Engine:
         """Run ``circuit`` and keep what every sender writes, for ``logits_from``."""
         keep = self.masks(circuit)
         with torch.no_grad():
-            stack = Stack(self._n_full, len(self.graph.senders), 1, self.start, self.read, separate=True)
-            reference = self.reference.of_prompts(slice(None), len(self.start))
-            stack.write([0], (self.start - reference.embed)[None, None], everywhere=True)
-            self._after(stack, keep, reference, 0)
-        return Run(keep[0], stack)
+            whole = Stack(self._n_full, len(self.graph.senders), 1, self.start, self.read, separate=True)
+            for prompts in next(self._parts(1))[1]:
+                start, stack = self.start[prompts], whole.of_prompts(prompts)
+                reference = self.reference.of_prompts(prompts, len(start))
+                stack.write([0], (start - reference.embed)[None, None], everywhere=True)
+                self._after(stack, keep, reference, 0)
+        whole.columns = stack.columns
+        return Run(keep[0], whole)
 
     def logits_from(
         self, run: Run, receiver: str, rows: Bool[Tensor, "c sender"]
@@ -279,22 +283,23 @@ class Engine:
             Logits at the read positions, in parts that stay under ``memory_mb``.
         """
         slot, rows = self.graph.slot_of(receiver), rows.to(self.read.device)
-        for part in self._parts(len(rows), after=slot):
+        for part, prompts in self._parts(len(rows), after=slot):
             with torch.no_grad():
-                logits = self._logits_from(run, receiver, rows[part], slot)
-            yield logits
+                logits = [self._logits_from(run, receiver, rows[part], slot, some) for some in prompts]
+            yield torch.cat(logits, 1)
 
-    def _logits_from(self, run: Run, receiver: str, rows: Tensor, slot: Slot) -> Float[Tensor, "c n k d_vocab"]:
-        reference, at = self.reference.of_prompts(slice(None), len(self.start)), self.graph.slots.index(slot)
+    def _logits_from(
+        self, run: Run, receiver: str, rows: Tensor, slot: Slot, prompts: slice
+    ) -> Float[Tensor, "c n k d_vocab"]:
+        start, run = self.start[prompts], Run(run.keep, run.stack.of_prompts(prompts))
+        reference, at = self.reference.of_prompts(prompts, len(start)), self.graph.slots.index(slot)
         if slot.kind == "logits":
             x = run.stack.sum(reference.residual[at], rows[:, None], [0], slot.n_upstream, at_read=True)
             return unembed(self.weights, x[:, 0])
         node = self.graph.sender_index[node_of(receiver)]
         below = Below(run.stack, _without(run.keep, node)[None], slot.writes.stop)
         after = slot.writes.stop - 1  # senders that are not written here, but for the node
-        stack = Stack(
-            max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), self.start, self.read, below
-        )
+        stack = Stack(max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), start, self.read, below)
         stack.write([node], self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
         return self._after(stack, run.keep.expand(len(rows), *run.keep.shape), reference, at + 1)
 
@@ -338,24 +343,27 @@ class Engine:
     def _positions(self, full: bool) -> Int[Tensor, "k"]:
         return torch.arange(self.task.clean.shape[1], device=self.read.device) if full else self.read
 
-    def _run(self, keep: Tensor, full: bool = False) -> Float[Tensor, "c n k d_vocab"]:
-        """``forward``, some prompts at a time where even these circuits are too many for one pass."""
-        some = max(1, int(self.memory_mb * 2**20 / (self._bytes(full) * len(keep))))
-        return torch.cat(
-            [self.forward(keep, full=full, prompts=slice(i, i + some)) for i in range(0, len(self.task), some)], 1
-        )
+    def _run(self, keep: Tensor, prompts: list[slice], full: bool = False) -> Float[Tensor, "c n k d_vocab"]:
+        return torch.cat([self.forward(keep, full=full, prompts=some) for some in prompts], 1)
 
-    def _parts(self, n_circuits: int, full: bool = False, after: Slot | None = None) -> Iterator[slice]:
-        some = max(1, int(self.memory_mb * 2**20 / (self._bytes(full, after) * len(self.task))))
-        return (slice(i, i + some) for i in range(0, n_circuits, some))
+    def _parts(
+        self, n_circuits: int, full: bool = False, after: Slot | None = None
+    ) -> Iterator[tuple[slice, list[slice]]]:
+        """Circuits that fit in a pass with all prompts; where not even one does, some prompts at a time."""
+        fit, n = self.memory_mb * 2**20 / self._bytes(full, after), len(self.task)
+        circuits, prompts = max(1, int(fit / n)), min(n, max(1, int(fit)))
+        for i in range(0, n_circuits, circuits):
+            yield slice(i, i + circuits), [slice(j, j + prompts) for j in range(0, n, prompts)]
 
     def _bytes(self, full: bool = False, after: Slot | None = None) -> int:
-        """What one prompt of one circuit takes at most: the stack, one layer's work and the logits."""
+        """What one prompt of one circuit takes at most: the stack, one layer's work (per head: what three receivers read,
+        before and after LayerNorm, and what the head writes) and the logits."""
         weights, n_pos, k = self.weights, self.task.clean.shape[1], len(self._positions(full))
         done = 0 if after is None else min(after.writes.stop, len(self.graph.senders)) - 1
         stack = (max(0, self._n_full - done) * n_pos + (len(self.graph.senders) - done) * k) * weights.d_model
         heads = self.graph.n_heads if after is None or after.layer < self.graph.n_layers - 1 else 1
-        work = heads * n_pos * (7 * weights.d_model + 5 * weights.d_head) + 2 * n_pos * weights.d_mlp
+        reads = 7 if after is None else 10  # with what all circuits have in common
+        work = heads * n_pos * (reads * weights.d_model + 5 * weights.d_head) + 2 * n_pos * weights.d_mlp
         return (stack + work + 3 * k * weights.d_vocab) * self.start.element_size()
 
 
@@ -425,6 +433,13 @@ class Stack:
             setattr(self, name, torch.cat([getattr(self, name), new], 1))
         else:
             getattr(self, name)[:, start : self.used[name]] = new
+
+    def of_prompts(self, prompts: slice) -> Stack:
+        """The same for some prompts: a view, so what is written to it is written here."""
+        view = copy(self)
+        view.columns, view.used = list(self.columns), dict(self.used)
+        view.full, view.read = self.full[:, :, prompts], self.read[:, :, prompts]
+        return view
 
     def overwrite(self, sender: int, new: Float[Tensor, "1 1 n pos d_model"], everywhere: bool) -> None:
         if everywhere:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 
 import naive
 import pytest
 import shells
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from circuitlib.engine import DIRECTIONS, Engine
 from circuitlib.graph import ABLATIONS, Circuit, Graph, random_circuit
@@ -207,6 +210,62 @@ def test_a_memory_limit_changes_nothing_but_the_split(name, monkeypatch):
         engine.memory_mb = 1.01 * rows * engine._bytes() / 2**20
         close(engine.run(circuits), whole, 1e-5)
         assert max(sizes) <= rows and sum(sizes) == 25
+
+
+class PeakMemory(TorchDispatchMode):
+    """The most bytes that tensors made inside it held at a time. Tensors that were there before don't count."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensors, self.bytes, self.now, self.peak = {}, {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and (at := x.untyped_storage().data_ptr()):
+                if at not in self.bytes:
+                    if at in given:
+                        continue
+                    self.tensors[at], self.bytes[at] = 0, x.untyped_storage().nbytes()
+                    self.now += self.bytes[at]
+                    self.peak = max(self.peak, self.now)
+                self.tensors[at] += 1
+                weakref.finalize(x, self._gone, at)
+        return result
+
+    def _gone(self, at):
+        self.tensors[at] -= 1
+        if self.tensors[at] == 0:
+            self.now -= self.bytes.pop(at)
+
+
+@pytest.mark.parametrize("limit", [3, 10])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: shells.native(4, 8, 64, 8, d_vocab=50, n_ctx=40),
+        lambda: shells.gpt2(4, 8, 64, d_vocab=50, n_ctx=40),
+        lambda: shells.native(1, 2, 32, 16, d_vocab=3000, n_ctx=40),
+    ],
+    ids=["attention-only", "gpt2", "one layer, large vocabulary"],
+)
+def test_a_pass_stays_under_the_memory_limit(make, limit):
+    big = make()
+    task = shells.random_task(big, n=20, n_pos=40, read=(39,))
+    engine = Engine(big, task, memory_mb=limit)
+    half, edges = (
+        random_circuit(engine.graph, engine.graph.n_edges // 2),
+        engine.graph.edges[:: engine.graph.n_edges // 8],
+    )
+    with PeakMemory() as memory:
+        engine.values([half, engine.all] * 3)
+    assert 0.2 * limit * 2**20 < memory.peak < 1.05 * limit * 2**20
+    run = engine.cache(half)
+    cached = sum(x.untyped_storage().nbytes() for x in (run.stack.full, run.stack.read))
+    with PeakMemory() as memory:
+        engine.values_without(half, edges)
+    assert memory.peak < 1.05 * limit * 2**20 + cached
 
 
 @pytest.mark.parametrize("positions", [False, True])
