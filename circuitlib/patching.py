@@ -1,15 +1,21 @@
-"""Activation patching: put one activation of one run into another run and see what the metric does."""
+"""Activation patching: put one activation of one run into another run and see what the metric does.
+
+Path patching does the same to a path: only what travels along it changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest import mock
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .engine import Engine, Metric, Reference, attend, embed, mlp, project, unembed, write_all, write_heads
+from .graph import Edge, Graph, node_of
 from .tasks import Task
 
 # Site → (TransformerLens's sweep over whole sequences, its sweep position by position).
@@ -71,6 +77,300 @@ def activation_patching(
             "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
         )
     return (patched - (m_clean if mode == "noising" else m_corrupted)) / gap
+
+
+def path_patching(
+    engine: Engine,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    through_mlps: bool = False,
+    via: Sequence[str | Sequence[str]] = (),
+    *,
+    metric: str | Metric | None = None,
+    normalize: bool = True,
+) -> Float[Tensor, ""]:
+    """What the paths from ``senders`` to ``receivers`` carry, all of them patched together.
+
+    The receivers read the run as it is, except that what comes along these paths is what the engine's cut edges carry
+    (corrupted values for a noising engine, clean ones for a denoising engine). All other readers of the senders see no
+    change. Receivers, and all after them, are computed anew, so a receiver above another one also reads what that one
+    now writes.
+
+    Args:
+        engine: its task, ablation and direction.
+        senders: names such as "embed", "a1.4", "m3".
+        receivers: names such as "a3.0.q", "m3", "logits"; "a3.0" stands for all three inputs of the head.
+        through_mlps: paths may also pass through MLPs on their way; all heads stay frozen (Wang et al., "Interpretability
+            in the wild", 2023, appendix B). False: only the direct path, senders → receivers.
+        via: the stations of a longer path, in order: senders → via[0] → via[1] → … → receivers. A station is a receiver
+            ("a2.0.k": the path enters there), a head (by all three inputs) or an MLP; or a list of these, which are
+            passed side by side.
+        metric: as for ``Engine.values``; default the task's.
+        normalize: divide by M(clean) − M(corrupted). ``False``: in units of the metric.
+
+    Returns:
+        the effect; positive where the clean value on these paths raises the metric.
+
+    Raises:
+        ValueError: a name that does not exist, a path that would run upstream, a bad metric, or nothing to normalise by.
+    """
+    path = _Path.of(engine, receivers, through_mlps, via)
+    senders = path.check_senders(senders)
+    return _effects(engine, _patched(engine, [senders], path, metric), metric, normalize)[0]
+
+
+def path_patching_sweep(
+    engine: Engine,
+    receivers: Sequence[str],
+    through_mlps: bool = False,
+    via: Sequence[str | Sequence[str]] = (),
+    *,
+    metric: str | Metric | None = None,
+    normalize: bool = True,
+) -> SenderEffects:
+    """``path_patching`` from every sender of the model, one at a time, to the same receivers."""
+    path = _Path.of(engine, receivers, through_mlps, via)
+    senders = [name for name in engine.graph.senders if path.starts_from(name)]
+    values = _effects(engine, _patched(engine, [[name] for name in senders], path, metric), metric, normalize)
+    return SenderEffects.of(engine.graph, dict(zip(senders, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class SenderEffects:
+    """What each sender is worth to some receivers; NaN for a sender that no path leads from.
+
+    Args:
+        heads: ``[layer, head]``.
+        mlps: ``[layer]``, empty without MLPs.
+        embed: the embedding.
+    """
+
+    heads: Float[Tensor, "layer head"]
+    mlps: Float[Tensor, "layer"]
+    embed: Float[Tensor, ""]
+
+    @classmethod
+    def of(cls, graph: Graph, effects: dict[str, Tensor]) -> SenderEffects:
+        nothing = torch.full_like(next(iter(effects.values())), torch.nan)
+        value = {name: effects.get(name, nothing) for name in graph.senders}
+        heads = torch.stack([value[name] for name in graph.senders if name.startswith("a")])
+        mlps = [value[name] for name in graph.senders if name.startswith("m")]
+        return cls(heads.view(graph.n_layers, graph.n_heads), torch.stack(mlps) if mlps else heads[:0], value["embed"])
+
+    def items(self) -> list[tuple[str, float]]:
+        """(sender, effect) of all senders that a path leads from, in order."""
+        named = [("embed", self.embed)]
+        for layer, heads in enumerate(self.heads):
+            named += [(f"a{layer}.{head}", value) for head, value in enumerate(heads)]
+            named += [(f"m{layer}", self.mlps[layer])] if len(self.mlps) else []
+        return [(name, float(value)) for name, value in named if not value.isnan()]
+
+    def __getitem__(self, sender: str) -> float:
+        for name, value in self.items():
+            if name == sender:
+                return value
+        raise ValueError(f"sender: no path leads from {sender!r} to these receivers")
+
+    def top(self, k: int = 5) -> list[tuple[str, float]]:
+        """The ``k`` senders with the largest absolute effects, largest first."""
+        return sorted(self.items(), key=lambda item: -abs(item[1]))[:k]
+
+
+def composition_graph(
+    engine: Engine, threshold: float = 0.05, *, metric: str | Metric | None = None, normalize: bool = True
+) -> dict[Edge, float]:
+    """Which part reads which, found by path patching backwards from the logits, as Wang et al. (2023) worked.
+
+    Every sender is patched into the logits alone. Where the effect is at least ``threshold`` in absolute value, the arrow
+    stays, and the same question is asked of each input of its sender; and so on down to the embedding.
+
+    Returns:
+        edge → effect, in canonical order: that of ``path_patching`` for this one edge.
+    """
+    if not threshold > 0:
+        raise ValueError(f"threshold: expected a positive number, got {threshold!r}")
+    graph, reached, found = _engine(engine).graph, {"logits"}, {}
+    for node in ("logits", *reversed(graph.senders)):
+        edges = [edge for edge in graph.edges if node in reached and node_of(edge.receiver) == node]
+        if not edges:
+            continue
+        effects = _effects(engine, engine.values_without(engine.all, edges, metric), metric, normalize)
+        strong = {edge: float(effect) for edge, effect in zip(edges, effects, strict=True) if abs(effect) >= threshold}
+        found |= strong
+        reached |= {edge.sender for edge in strong}
+    return dict(sorted(found.items()))
+
+
+# Path patching -----------------------------------------------------------------------------------
+
+
+def _effects(
+    engine: Engine, patched: Float[Tensor, "c n"], metric: str | Metric | None, normalize: bool
+) -> Float[Tensor, "c"]:
+    """From the metric of patched runs to effects, positive where the clean value raises the metric."""
+    effects = engine.sign * (engine.metric(engine.all, metric) - patched.mean(-1))
+    if not normalize:
+        return effects
+    weights, measure = engine.weights, engine.measure(metric)
+    with torch.no_grad():
+        corrupted = Reference.of(
+            weights, write_all(weights, embed(weights, engine.task.corrupted.to(engine.read.device)))
+        )
+        logits = torch.stack([engine.clean_logits, unembed(weights, corrupted.residual[-1][:, engine.read])])
+        clean, corrupted = measure(logits).mean(-1)
+    if (clean - corrupted).abs() < 1e-6:
+        raise ValueError(
+            "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
+        )
+    return effects / (clean - corrupted)
+
+
+def _patched(engine: Engine, sets: list[list[str]], path: _Path, metric) -> Float[Tensor, "c n"]:
+    """The metric on each prompt, for each set of senders.
+
+    A direct path is an edge, and the engine cuts edges in bulk. A longer one is followed stream by stream.
+    """
+    if path.is_direct:
+        cut = [[Edge(s, r) for s in senders for r in path.receivers if path.upstream(s, r)] for senders in sets]
+        if all(len(edges) == 1 for edges in cut):
+            return engine.values_without(engine.all, [edges[0] for edges in cut], metric)
+        return engine.values([engine.all - edges for edges in cut], metric)
+    measure = engine.measure(metric)
+    with torch.no_grad():
+        return torch.cat([measure(_follow(engine, senders, path)[None]) for senders in sets])
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The way of a patched value, without its senders. ``steps`` are the stations' receivers and, last, the receivers."""
+
+    graph: Graph
+    steps: tuple[tuple[str, ...], ...]
+    through_mlps: bool
+
+    @classmethod
+    def of(cls, engine: Engine, receivers, through_mlps: bool, via) -> _Path:
+        graph = _engine(engine).graph
+        if isinstance(via, str):
+            raise ValueError(f"via: expected a list of stations, got the single text {via!r}")
+        steps = [_inputs(graph, "via", [step] if isinstance(step, str) else step) for step in via]
+        steps.append(_inputs(graph, "receivers", receivers))
+        if any("logits" in step for step in steps[:-1]):
+            raise ValueError("via: 'logits' writes nothing, expected heads or MLPs")
+        path = cls(graph, tuple(steps), bool(through_mlps))
+        for before, step in zip(steps, steps[1:], strict=False):
+            path._check_step("via", {node_of(name) for name in before}, step)
+        return path
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        return self.steps[-1]
+
+    @property
+    def is_direct(self) -> bool:
+        return len(self.steps) == 1 and not (self.through_mlps and self.graph.mlps)
+
+    def upstream(self, sender: str, receiver: str) -> bool:
+        return self.graph.sender_index[sender] < self.graph.slot_of(receiver).n_upstream
+
+    def stream_read(self, receiver: str, written: int) -> int:
+        """From which residual stream (see ``_follow``) ``receiver`` reads what its node writes to stream ``written``."""
+        if written >= 2 and receiver in self.steps[written - 2]:
+            return written - 1
+        if written >= 1 and self.through_mlps and receiver.startswith("m"):
+            return written
+        return len(self.steps) if receiver in self.receivers else 0
+
+    def starts_from(self, sender: str) -> bool:
+        return any(self.upstream(sender, receiver) for receiver in self.steps[0])
+
+    def check_senders(self, senders) -> list[str]:
+        senders = _names("senders", senders)
+        for name in senders:
+            if name not in self.graph.sender_index:
+                raise ValueError(
+                    f"senders: {name!r} does not exist in {self.graph!r}; expected one like 'embed', 'a0.5', 'm3'"
+                )
+        self._check_step("senders", senders, self.steps[0])
+        return senders
+
+    def _check_step(self, argument: str, before, step: Sequence[str]) -> None:
+        for name in before:
+            if not any(self.upstream(name, receiver) for receiver in step):
+                raise ValueError(f"{argument}: {name!r} is not upstream of {' or '.join(step)}, so no path leads there")
+        for receiver in step:
+            if not any(self.upstream(name, receiver) for name in before):
+                raise ValueError(
+                    f"{argument}: nothing in {', '.join(sorted(before))} is upstream of {receiver!r}, so no path leads there"
+                )
+
+
+def _follow(engine: Engine, senders: Sequence[str], path: _Path) -> Float[Tensor, "n k d_vocab"]:
+    """Logits of the run in which the paths are patched, at the read positions.
+
+    The run has one residual stream more than the model for each step of the path. Stream 0 is the run itself. In stream 1
+    the senders write what a cut edge carries. In stream j + 1 the j-th station writes what it makes of stream j. The
+    receivers read the last stream. All else is as in the run; with ``through_mlps``, MLPs are computed in each stream.
+    """
+    weights, graph, all_streams = engine.weights, engine.graph, range(len(path.steps) + 1)
+    reference = engine.reference.of_prompts(slice(None), len(engine.start))
+    streams = torch.stack([engine.start] * len(all_streams))
+    if "embed" in senders:
+        streams[1] = reference.embed
+    for slot in graph.slots[:-1]:
+        layer, names, written = weights.layers[slot.layer], graph.receivers[slot.rows], []
+        patched = [i for i, name in enumerate(graph.senders[slot.writes]) if name in senders]
+        for stream in all_streams:
+            read = [path.stream_read(name, stream) for name in names]
+            if slot.kind == "attn":
+                used = sorted(set(read))
+                qkv = project(weights, layer, "qkv", streams[None, used], [used.index(i) for i in read])
+                z = attend(layer, *qkv)[0]
+                if stream == 1:
+                    z[patched] = reference.z[slot.layer][patched]
+                written.append(write_heads(layer.W_O, z, [0] * len(z))[0] + layer.b_O)
+            elif stream == 1 and patched:
+                written.append(reference.mlp[slot.layer])
+            else:
+                written.append(mlp(weights, layer, streams[read[0]]))
+        streams = streams + torch.stack(written)
+    return unembed(weights, streams[path.stream_read("logits", 0)][:, engine.read])
+
+
+def _engine(engine) -> Engine:
+    if not isinstance(engine, Engine):
+        raise ValueError(f"engine: expected an Engine, such as cl.Engine(model, task), got {type(engine).__name__}")
+    return engine
+
+
+def _names(argument: str, names) -> list[str]:
+    if isinstance(names, str):
+        raise ValueError(f"{argument}: expected a list of names, got the single text {names!r}")
+    names = list(dict.fromkeys(names))
+    if not names:
+        raise ValueError(f"{argument}: expected at least one name, got none")
+    return names
+
+
+def _inputs(graph: Graph, argument: str, names) -> tuple[str, ...]:
+    """Receivers; a head's name stands for its three inputs."""
+    found: dict[str, None] = {}
+    for name in _names(argument, names):
+        parts = (
+            [f"{name}.{part}" for part in "qkv"]
+            if isinstance(name, str) and name.startswith("a") and name in graph.sender_index
+            else [name]
+        )
+        for part in parts:
+            if part not in graph.receiver_index:
+                raise ValueError(
+                    f"{argument}: {name!r} does not exist in {graph!r}; expected one like 'a3.0.q', 'a3.0', 'm3', 'logits'"
+                )
+            found[part] = None
+    return tuple(found)
+
+
+# Activation patching -----------------------------------------------------------------------------
 
 
 def _sweeps(model, site: str, by_position: bool | None):
