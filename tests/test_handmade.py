@@ -92,7 +92,7 @@ def test_docstring_heads_attend_as_described(models):
             torch.testing.assert_close(
                 first[:, at(query), at(key)], torch.full((30,), ATTENTION / 2), atol=1e-4, rtol=0
             )
-    assert (attention(model, task.clean, 1, 0)[:, at("param_3"), at("B_doc") + 1] - ATTENTION).abs().max() < 1e-3
+    assert (attention(model, task.clean, 1, 0)[:, at("param_3"), at("colon_B")] - ATTENTION).abs().max() < 1e-3
     assert (attention(model, task.clean, 2, 0)[:, at("param_3"), at("C_def")] - ATTENTION).abs().max() < 1e-3
 
 

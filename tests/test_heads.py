@@ -68,6 +68,12 @@ def test_roles_play_what_they_are_named_for(model, task):
     assert cl.roles(model, task, attention=1.1) == {"previous_token": [], "induction": [], "mover": []}
 
 
+def test_roles_of_a_model_that_is_known():
+    known = cl.load_model("handmade-docstring")
+    roles = cl.roles(known, cl.default_task(known, n=10))
+    assert roles == {"previous_token": ["a0.0"], "induction": ["a1.0"], "mover": ["a2.0"]}
+
+
 def test_out_edges(model, task):
     graph = cl.Graph(model)
     assert len(out_edges(graph, "a3.0")) == 1 and len(out_edges(graph, "a2.0")) == 25

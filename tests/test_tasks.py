@@ -86,6 +86,7 @@ def test_positions_point_at_what_they_name(model):
         "comma_A": ",",
         "comma_B": ",",
         "comma_C": ",",
+        "colon_B": ":",
         "param_1": "param",
         "param_2": "param",
         "param_3": "param",

@@ -24,10 +24,11 @@ CORRUPTIONS = {
 }
 
 
-# How a head of each role attends. A fuzzy previous-token head may look past the comma.
+# How a head of each role attends. A fuzzy previous-token head may look past the comma; a head that needs the name B may find
+# it at B or, brought there by another head, one token later.
 ROLES = {
     "previous_token": (("C_def", "B_def"), ("C_def", "comma_B"), ("B_doc", "param_2")),
-    "induction": (("param_3", "B_doc"),),
+    "induction": (("param_3", "B_doc"), ("param_3", "colon_B")),
     "mover": (("param_3", "C_def"), ("param_3", "comma_C")),
 }
 
@@ -170,6 +171,7 @@ def named_positions(model, row: list[int], names: Names) -> dict[str, int]:
         "A_doc": a_doc,
         "param_2": b_doc - 1,
         "B_doc": b_doc,
+        "colon_B": b_doc + 1,
         "param_3": len(row) - 1,
     }
 
