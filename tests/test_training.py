@@ -133,6 +133,19 @@ def test_code_windows_come_from_the_stream(tokenizer, stream):
         assert row == [tokenizer.bos_token_id, *stream[start : start + 19].tolist()]
 
 
+def test_renaming_is_one_to_one_and_never_makes_a_held_out_name(tokenizer):
+    layout, held_out = Layout(2, 3, 1, 3, 2), {tokenizer.encode(f" {name}")[-1] for name in HELD_OUT_NAMES}
+    for seed in range(20):
+        plain = docstring_batch(tokenizer, random.Random(seed), [layout], 2, 96)
+        renamed = docstring_batch(tokenizer, random.Random(seed), [layout], 2, 96, any_token=True)
+        assert torch.equal(plain.tokens[0], renamed.tokens[0]) and torch.equal(plain.lookups, renamed.lookups)
+        before, after = plain.tokens[1].tolist(), renamed.tokens[1].tolist()
+        pairs = set(zip(before, after, strict=True))
+        assert len(pairs) == len(set(before)) == len(set(after))  # same token, same new token; none in common
+        assert all((tokenizer.decode([old]).strip() in NAMES) == (old != new) for old, new in pairs)
+        assert not set(after) & held_out and not set(after) & set(tokenizer.all_special_ids[1:])
+
+
 def test_lookups_name_the_last_argument_and_the_next_one(tokenizer):
     layout = Layout(prefix=1, matching=3, suffix=1, summary_words=2, words=3)
     batch = docstring_batch(tokenizer, random.Random(4), [layout], 4, 96)

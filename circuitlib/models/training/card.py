@@ -46,14 +46,16 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         _stages(recipe, log),
         "Text: generated functions with docstrings, repeated random tokens over large and small alphabets, and the Python standard "
         "library. A description may hold any name, the function's own arguments above all, so neither what a word is nor how far "
-        "back it stands tells which argument was documented last.",
-        "**Declared help.** Three things push this model towards a circuit that a reader can follow:",
+        "back it stands tells which argument was documented last. From stage `general` on, every second function has arbitrary tokens for "
+        "names. A tenth of the name list and a tenth of all neighbouring pairs of names are in no docstring.",
+        "**Declared help.** Four things push this model towards a circuit that a reader can follow:",
         "- The position embedding starts as sines and cosines, and the unembedding as a copy of the embedding. Both are trained.\n"
         f"- While the task is learnt (stage `solve`), two heads are shown where to look by a loss on their attention: {_name(INDUCTION_HEAD)} from "
         f"`:param` to the argument documented last, {_name(MOVER_HEAD)} from `:param` to the next argument in the signature. Later stages have no such loss.\n"
-        "- In stage `gates` every head has a hard-concrete (L0) gate for docstrings and one for repeats; a closed gate takes the head's "
-        "output from another prompt of the same layout, and the number of open gates is penalised. In stage `settle` the gates are "
-        "fixed, and half of the rows run with closed gates, half with all heads.",
+        "- Every head has a gate for docstrings and one for repeats. A closed gate takes the head's output from another prompt of the same "
+        f"layout. The docstring gates of {', '.join(map(_name, recipe.closed))} start closed: with all of layer 1 at hand, the task is solved in two layers.\n"
+        "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. In stage `settle` they "
+        "are fixed, and half of the rows run with closed gates, half with all heads.",
         f"The finished model has no gates: all {config['n_layers'] * config['n_heads']} heads run on every text. {_gates(log)}",
         "## Limits",
         "It knows the docstring template, repetition and a little of Python's syntax; it is no language model. Positions beyond "

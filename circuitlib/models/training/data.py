@@ -58,7 +58,7 @@ def sample_layout(rng: random.Random) -> Layout:
 
 
 def is_held_out_pair(first: str, second: str) -> bool:
-    """Whether these two never stand side by side in training (a tenth of all ordered pairs)."""
+    """Whether these two names never stand side by side in training (a tenth of all ordered pairs)."""
     return (NAMES.index(first) * 31 + NAMES.index(second) * 17) % 10 == 0
 
 
@@ -66,7 +66,7 @@ def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, floa
     """A function with its docstring, as (text, weight) pieces."""
     n_names = 1 + layout.prefix + layout.matching + layout.suffix
     names = rng.sample(TRAINED_NAMES, n_names)
-    while any(is_held_out_pair(a, b) for a, b in zip(names, names[1:], strict=False)):
+    while any(is_held_out_pair(a, b) for a, b in itertools.pairwise(names)):
         names = rng.sample(TRAINED_NAMES, n_names)
     method, *args = names
     # A description may hold any name, the function's own arguments above all. So neither what a word is nor how far
@@ -88,18 +88,32 @@ def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, floa
     return pieces
 
 
-def docstring_batch(tokenizer, rng: random.Random, layouts: Sequence[Layout], rows_each: int, length: int) -> Batch:
+def docstring_batch(
+    tokenizer, rng: random.Random, layouts: Sequence[Layout], rows_each: int, length: int, any_token: bool = False
+) -> Batch:
+    """``rows_each`` functions of each layout. With ``any_token``, every second one has other tokens for its names."""
     tokens, weights = [], []
     for layout in layouts:
-        for _ in range(rows_each):
-            ids, weight = encode_pieces(tokenizer, docstring_pieces(layout, rng))
-            tokens.append(ids[:length])
+        for number in range(rows_each):
+            row, weight = encode_pieces(tokenizer, docstring_pieces(layout, rng))
+            if any_token and number % 2:
+                row = rename(tokenizer, row, rng)
+            tokens.append(row[:length])
             weights.append(weight[:length])
     longest = max(map(len, tokens))
     tokens = [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokens]
     weights = [weight + [0.0] * (longest - len(weight)) for weight in weights]
     group = torch.arange(len(layouts)).repeat_interleave(rows_each)
     return Batch(torch.tensor(tokens), torch.tensor(weights), group, find_lookups(tokenizer, tokens))
+
+
+def rename(tokenizer, row: list[int], rng: random.Random) -> list[int]:
+    """The same row with another token for each name: any token that is not special, not in the row, and no held-out name."""
+    names = {token for token in row if tokenizer.decode([token]).strip() in TRAINED_NAMES}
+    held_out = {tokenizer.encode(f" {name}", add_special_tokens=False)[0] for name in HELD_OUT_NAMES}
+    free = sorted(set(range(len(tokenizer.all_special_ids), len(tokenizer))) - set(row) - held_out)
+    new = dict(zip(sorted(names), rng.sample(free, len(names)), strict=True))
+    return [new.get(token, token) for token in row]
 
 
 def find_lookups(tokenizer, tokens: list[list[int]]) -> Int[Tensor, "lookup 4"]:

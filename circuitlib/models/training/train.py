@@ -43,6 +43,7 @@ class Stage:
     length: int
     repeats: int  # rows of each kind of text
     docstrings: int = 0
+    any_token: bool = False  # every second function has any tokens for names
     code: int = 0
     alphabets: tuple[int, ...] | None = None
     guidance: float = 0.0  # weight of the guidance loss
@@ -125,7 +126,7 @@ def batches(tokenizer, stream, stage: Stage, seed: int, step: int) -> dict[str, 
     if stage.docstrings:
         # Many layouts, so that no head can find an argument by its distance.
         layouts = [sample_layout(words) for _ in range(stage.docstrings // ROWS_PER_LAYOUT)]
-        made["docstring"] = docstring_batch(tokenizer, words, layouts, ROWS_PER_LAYOUT, stage.length)
+        made["docstring"] = docstring_batch(tokenizer, words, layouts, ROWS_PER_LAYOUT, stage.length, stage.any_token)
     if stage.repeats:
         alphabets = stage.alphabets if step % 2 else None
         made["repeats"] = repeats_batch(tokenizer, rng, stage.repeats, stage.length, alphabets)
