@@ -45,6 +45,7 @@ TINY = Recipe(
             alphabets=(6,),
             gates="learn",
             open_cost=0.1,
+            two_runs=True,
         ),
         Stage("settle", 3, (1e-3, 0.0), length=64, repeats=2, docstrings=4, code=2, gates="fixed"),
     ),
@@ -166,7 +167,7 @@ def test_guidance_loss_is_the_attention_paid(tokenizer):
     torch.manual_seed(0)
     model = AttentionOnly(n_layers=4, n_heads=8, d_model=16, d_head=4, n_ctx=96, d_vocab=len(tokenizer))
     batch = docstring_batch(tokenizer, random.Random(1), [Layout(1, 3, 0, 2, 1)], 3, 96)
-    loss = guidance_loss(model, model.residual(batch.tokens), batch.lookups)
+    loss = guidance_loss(model, model.run(batch.tokens)[0], batch.lookups)
     patterns = list(attention_patterns(model, batch.tokens))
     by_hand = 0.0
     for row, query, last, answer in batch.lookups.tolist():
@@ -182,22 +183,35 @@ def test_partners_are_other_rows_of_the_same_group():
     assert (partner != torch.arange(8)).all() and sorted(partner.tolist()) == list(range(8))
 
 
-def test_a_closed_gate_takes_the_partners_output():
+def small_model():
     torch.manual_seed(0)
-    model = AttentionOnly(d_vocab=50, **SHAPE)
-    tokens = torch.randint(0, 50, (2, 9))
-    keep = torch.ones(2, 2, 2)
-    assert torch.allclose(model(tokens, keep, torch.tensor([1, 0])), model(tokens), atol=1e-6)
-    keep[:] = 0
-    closed = model(tokens, keep, torch.tensor([1, 0]))
-    # With every head swapped the two rows differ by their own embeddings only: undo those and they are each other's.
-    embeddings = model.embed(tokens)
-    first_layer = [
-        model.blocks[0].attn(model.blocks[0].ln1(embeddings + model.pos_embed.weight[:9]))[i] for i in (1, 0)
-    ]
-    x = torch.stack([embeddings[i] + model.pos_embed.weight[:9] + first_layer[i] for i in (0, 1)])
-    second = model.blocks[1].attn(model.blocks[1].ln1(x)).flip(0)
-    assert torch.allclose(closed, model.unembed(model.ln_final(x + second)), atol=1e-5)
+    return AttentionOnly(d_vocab=50, **SHAPE), torch.randint(0, 50, (2, 9))
+
+
+def test_open_gates_change_nothing():
+    model, tokens = small_model()
+    assert torch.allclose(model(tokens, torch.ones(2, 2, 2), torch.tensor([1, 0])), model(tokens), atol=1e-6)
+
+
+@pytest.mark.parametrize("two_runs", [False, True])
+def test_a_closed_gate_takes_the_partners_output(two_runs):
+    """One closed head, against the bridge's words for it: its z is that of the other row, in this run or in the natural one."""
+    model, tokens = small_model()
+    partner, keep = torch.tensor([1, 0]), torch.ones(2, 2, 2)
+    keep[:, 0, 1] = keep[:, 1, 0] = 0
+    _, natural = model.run(tokens)
+    gated = (keep, partner, natural) if two_runs else (keep, partner)
+
+    x = model.embed(tokens) + model.pos_embed.weight[:9]
+    for layer, closed in ((0, 1), (1, 0)):
+        attn = model.blocks[layer].attn
+        z = attn.heads(model.blocks[layer].ln1(x))
+        z = torch.stack(
+            [(natural[layer] if two_runs else z)[partner, h] if h == closed else z[:, h] for h in (0, 1)], 1
+        )
+        x = x + attn.o(torch.cat([z[:, 0], z[:, 1]], -1))
+    assert torch.allclose(model(tokens, *gated), model.unembed(model.ln_final(x)), atol=1e-5)
+    assert not torch.allclose(model(tokens, *gated), model(tokens), atol=1e-3)
 
 
 def test_gates_are_zero_or_one_often_and_the_cost_counts_the_open_ones():

@@ -21,8 +21,8 @@ def measure(model, tokenizer, open_heads: dict[str, Float[Tensor, "layer head"]]
     with torch.no_grad():
         row = docstring_scores(model(tokens)[:, -1], names)
         if gated:
-            keep = open_heads["docstring"].repeat(n, 1, 1)
-            closed = docstring_scores(model(tokens, keep, torch.arange(n).roll(1))[:, -1], names)
+            keep, other = open_heads["docstring"].repeat(n, 1, 1), model.run(tokens)[1]
+            closed = docstring_scores(model(tokens, keep, torch.arange(n).roll(1), other)[:, -1], names)
             row |= {f"{key}_gated": value for key, value in closed.items()}
             row |= {f"open_{kind}": head_names(is_open) for kind, is_open in open_heads.items()}
         row |= repeat_scores(model, tokenizer, n)
@@ -77,13 +77,12 @@ def docstring_scores(logits: Float[Tensor, "prompt d_vocab"], names: Int[Tensor,
 
 def attention_patterns(model, tokens: Int[Tensor, "row pos"]):
     """Each layer's attention pattern [row, head, query, key]."""
-    x = model.embed(tokens) + model.pos_embed.weight[: tokens.shape[1]]
-    for block in model.blocks:
+    residual, _ = model.run(tokens)
+    for block, x in zip(model.blocks, residual[:-1], strict=True):
         a, normal = block.attn, block.ln1(x)
         q, k = (f(normal).unflatten(-1, (a.n_heads, a.d_head)).transpose(1, 2) for f in (a.q, a.k))
         scores = q @ k.mT / a.d_head**0.5
         yield scores.masked_fill(torch.ones_like(scores[0, 0]).triu(1).bool(), -torch.inf).softmax(-1)
-        x = block(x)
 
 
 def diagonals(pattern: Float[Tensor, "row head query key"], period: int):

@@ -33,8 +33,9 @@ CLOSED = -4.0  # log alpha of a gate that is all but never open
 class Stage:
     """Some steps on one mix of text.
 
-    ``gates``: "off", "learn", or "fixed" (closed gates stay closed). ``natural``: with fixed gates, this share of the rows
-    runs with all heads, as the finished model will.
+    ``gates``: "off", "learn", or "fixed" (closed gates stay closed). ``two_runs``: the text is also run with all heads, as
+    the finished model will run, both runs are trained, and closed heads take their outputs from that run; else they
+    take them from the gated run itself.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Stage:
     guidance: float = 0.0  # weight of the guidance loss
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
-    natural: float = 0.0
+    two_runs: bool = False
     warmup: int = 0
 
 
@@ -141,17 +142,17 @@ def take_step(
     generator = torch.Generator().manual_seed(step)
     losses, total = {}, 0.0
     for kind, batch in made.items():
-        keep = partner = None
+        gated, runs = (), []
         if stage.gates != "off" and kind in log_alpha:
-            partner = partners(batch.group, generator)
+            gated = choose_gates(log_alpha[kind], stage, batch, generator)
             if stage.gates == "learn":
-                keep = gates.sample(log_alpha[kind], len(batch.tokens), generator)
                 total = total + open_cost * gates.expected_open(log_alpha[kind])
-            else:
-                keep = gates.is_open(log_alpha[kind].detach()).repeat(len(batch.tokens), 1, 1)
-                keep[torch.rand(len(keep), generator=generator) < stage.natural] = 1.0
-        residual = model.residual(batch.tokens, keep, partner)
-        loss = weighted_loss(model.unembed(model.ln_final(residual[-1])), batch)
+            if stage.two_runs:
+                natural, computed = model.run(batch.tokens)
+                runs, gated = [natural], (*gated, [z.detach() for z in computed])
+        residual, _ = model.run(batch.tokens, *gated)
+        each = [weighted_loss(model.unembed(model.ln_final(r[-1])), batch) for r in (*runs, residual)]
+        loss = sum(each) / len(each)
         total = total + loss * (recipe.code_weight if kind == "code" else 1.0)
         if stage.guidance and batch.lookups is not None:
             guidance = guidance_loss(model, residual, batch.lookups)
@@ -163,6 +164,14 @@ def take_step(
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return losses
+
+
+def choose_gates(log_alpha, stage: Stage, batch: Batch, generator: torch.Generator):
+    """Gates for every row, and for every row the partner that its closed heads copy."""
+    partner, n_rows = partners(batch.group, generator), len(batch.tokens)
+    if stage.gates == "learn":
+        return gates.sample(log_alpha, n_rows, generator), partner
+    return gates.is_open(log_alpha.detach()).repeat(n_rows, 1, 1), partner
 
 
 def partners(group, generator: torch.Generator):

@@ -1,7 +1,7 @@
 """The transformer that is trained: attention-only, pre-LayerNorm, on one screen.
 
 Parameter names are those of a native ``TransformerBridge``, so ``state_dict()`` moves between
-the two unchanged (tested). What this class adds is ``keep``: while training, the output of a head
+the two unchanged (tested). What this class adds are gates: while training, the output of a head
 can be replaced by the output of the same head on another row of the batch.
 """
 
@@ -21,12 +21,12 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(d_model, n_heads * d_head) for _ in range(3))
         self.o = nn.Linear(n_heads * d_head, d_model)
 
-    def forward(self, x, keep=None, partner=None):
+    def heads(self, x: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row head pos d_head"]:
+        """The output of each head before the output matrix: z."""
         q, k, v = (f(x).unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [row, head, pos, d_head]
-        if keep is not None:
-            keep = keep[..., None, None]
-            z = keep * z + (1 - keep) * z[partner]
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def write(self, z: Float[Tensor, "row head pos d_head"]) -> Float[Tensor, "row pos d_model"]:
         return self.o(z.transpose(1, 2).flatten(-2))
 
 
@@ -35,9 +35,6 @@ class Block(nn.Module):
         super().__init__()
         self.ln1 = nn.LayerNorm(d_model)
         self.attn = Attention(d_model, n_heads, d_head)
-
-    def forward(self, x, keep=None, partner=None):
-        return x + self.attn(self.ln1(x), keep, partner)
 
 
 class AttentionOnly(nn.Module):
@@ -62,21 +59,30 @@ class AttentionOnly(nn.Module):
             # … and "one before" is one linear map for all positions. Both are starting points: everything is trained.
             self.pos_embed.weight.copy_(0.14 * sinusoids(n_ctx, d_model))
 
-    def forward(
+    def forward(self, tokens: Int[Tensor, "row pos"], *gated) -> Float[Tensor, "row pos d_vocab"]:
+        """Logits; ``gated`` as in ``run``."""
+        return self.unembed(self.ln_final(self.run(tokens, *gated)[0][-1]))
+
+    def run(
         self,
         tokens: Int[Tensor, "row pos"],
         keep: Float[Tensor, "row layer head"] | None = None,
         partner: Int[Tensor, "row"] | None = None,
-    ) -> Float[Tensor, "row pos d_vocab"]:
-        """Logits. Where ``keep`` is 0 a head's output comes from row ``partner[row]`` instead."""
-        return self.unembed(self.ln_final(self.residual(tokens, keep, partner)[-1]))
+        other: list[Float[Tensor, "row head pos d_head"]] | None = None,
+    ) -> tuple[list[Float[Tensor, "row pos d_model"]], list[Float[Tensor, "row head pos d_head"]]]:
+        """The residual stream on entry to each layer and after the last, and what each layer's heads computed (z).
 
-    def residual(self, tokens, keep=None, partner=None) -> list[Float[Tensor, "row pos d_model"]]:
-        """The residual stream on entry to each layer, and after the last."""
-        xs = [self.embed(tokens) + self.pos_embed.weight[: tokens.shape[1]]]
+        Where ``keep`` is 0, a head's z is replaced by that of row ``partner[row]``, in this run or in the run ``other``.
+        """
+        residual, computed = [self.embed(tokens) + self.pos_embed.weight[: tokens.shape[1]]], []
         for layer, block in enumerate(self.blocks):
-            xs.append(block(xs[-1], None if keep is None else keep[:, layer], partner))
-        return xs
+            z = block.attn.heads(block.ln1(residual[-1]))
+            computed.append(z)
+            if keep is not None:
+                gate = keep[:, layer, :, None, None]
+                z = gate * z + (1 - gate) * (z if other is None else other[layer])[partner]
+            residual.append(residual[-1] + block.attn.write(z))
+        return residual, computed
 
 
 def sinusoids(n_pos: int, d_model: int) -> Float[Tensor, "pos d_model"]:
