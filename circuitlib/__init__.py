@@ -38,6 +38,7 @@ _PUBLIC = {
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",
+    "plot_circuit": "plotting",
     "set_attention_mode": "plotting",
     "check": "exercises",
 }

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ from jaxtyping import Float
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .graph import Circuit
 
 INK = "#24292f"
 POSITIVE = "#2166ac"
@@ -55,6 +57,10 @@ STYLE = {
 
 TOKENS_ON_X = 20  # more positions than this are drawn downwards: rotated labels of that size can't be read on a phone
 COLUMNS_BESIDE = 12  # wider head maps than this are drawn below each other
+ARROWS_WITH_NUMBERS = 16
+ROW_GAP, BOX_GAP, BEND_WIDTH = 0.62, 0.16, 0.12  # inches
+# Told apart with any common colour blindness (Okabe & Ito); what MLPs and the logits read is grey.
+PART_COLOURS = {"q": "#0072b2", "k": "#d55e00", "v": "#008a63", "": "#57606a"}
 ATTENTION_MODES = ("auto", "book", "inline", "static")
 
 _attention_mode = "auto"
@@ -142,6 +148,58 @@ def plot_heads(
         beside=len(panels) * n_heads <= COLUMNS_BESIDE,
     )
     return _heatmaps(panels, frame, title=title, ax=ax, limit=limit, value_name=value_name, annotate=annotate)
+
+
+def plot_circuit(
+    circuit: Circuit,
+    weights: Mapping | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+    *,
+    roles: Mapping[str, Sequence[str]] | None = None,
+    limit: float | None = None,
+    annotate: bool | None = None,
+    value_name: str = "effect",
+) -> Figure:
+    """Draw a circuit: the embedding at the bottom, the logits on top, a row for each layer between.
+
+    An arrow ends at the input that it is read by: q, k and v differ in colour, and in their place on the head.
+
+    Args:
+        circuit: the edges to draw. Edges that differ in position only are one arrow, as strong as the strongest of them.
+        weights: edge (or its text) → number, for the width of the arrows; negative ones are dashed. It may hold more
+            edges than the circuit, such as the scores of a whole graph.
+        title, ax: as in ``plot_heads``.
+        roles: role → heads, as ``cl.roles`` returns; written below the head's name.
+        limit: the weight with the full width; by default the largest absolute one.
+        annotate: write the weights beside the arrows; by default up to 16 arrows.
+        value_name: what the weights are.
+
+    Returns:
+        the matplotlib figure; the same circuit gives the same picture.
+
+    Raises:
+        ValueError: no circuit, no edges, an edge without a weight, or a weight that is not a finite number.
+    """
+    import matplotlib
+
+    arrows = _arrows(circuit, weights)
+    limit = _limit([np.array([arrow.weight for arrow in arrows])], limit)
+    annotate = (len(arrows) <= ARROWS_WITH_NUMBERS if annotate is None else annotate) and weights is not None
+    boxes = _lay_out(_boxes(circuit, roles or {}, 0.9 if annotate else 0.54), arrows)
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            size = [max(b.x + b.width / 2 for b in boxes), max(b.top for b in boxes)]
+            figure = _picture_class()(figsize=(max(3.6, size[0] + 0.1), size[1] + 0.75), layout="constrained")
+            ax = figure.subplots()
+        width = 0.9 if weights is None else 3.1 if len(arrows) <= 40 else 1.6
+        for arrow in arrows:
+            _draw_arrow(ax, arrow, limit, width, annotate)
+        for box in boxes:
+            if not box.bend:
+                _draw_box(ax, box, {arrow.part for arrow in arrows if arrow.end is box})
+        _finish_circuit(ax, boxes, arrows, title, "" if weights is None else f"{value_name}, widest {_plain(limit)}")
+    return ax.figure
 
 
 def plot_attention(model, tokens, heads: Sequence[str], *, labels: Sequence[str] | None = None) -> AttentionView:
@@ -469,6 +527,268 @@ def _picture_class():
             return buffer.getvalue()
 
     return Picture
+
+
+# --- circuits -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Box:
+    """A node of the picture, or a bend: the place where a long arrow crosses a row. ``x`` is its middle, in inches."""
+
+    name: str
+    row: int
+    width: float
+    height: float
+    role: str = ""
+    bend: bool = False
+    x: float = 0.0
+    below: list[_Box] = field(default_factory=list)
+    above: list[_Box] = field(default_factory=list)
+
+    @property
+    def y(self) -> float:
+        return self.row * (self.height + ROW_GAP)
+
+    @property
+    def top(self) -> float:
+        return self.y + self.height
+
+    def port(self, part: str) -> float:
+        """Where q, k or v is read: to the left, in the middle, to the right."""
+        return self.x + {"q": -1, "k": 0, "v": 1}[part] * max(0.16, 0.27 * self.width)
+
+
+@dataclass(eq=False)
+class _Arrow:
+    """An arrow from one box to another, through bends."""
+
+    sender: str
+    receiver: str
+    part: str
+    weight: float
+    way: list[_Box] = field(default_factory=list)
+    tip: float = 0.0  # x of the arrow head
+    number: int = 0  # among the arrows with this tip
+
+    @property
+    def end(self) -> _Box:
+        return self.way[-1]
+
+
+def _arrows(circuit, weights) -> list[_Arrow]:
+    from .graph import Circuit, Edge, node_of
+
+    if not isinstance(circuit, Circuit):
+        raise ValueError(f"circuit: expected a Circuit, got {type(circuit).__name__}")
+    if not circuit.edges:
+        raise ValueError("circuit: expected at least one edge, got none")
+    values = {Edge.parse(edge) if isinstance(edge, str) else edge: value for edge, value in (weights or {}).items()}
+    strongest: dict[tuple[str, str, str], float] = {}
+    for edge in circuit.edges:
+        if weights is not None and edge not in values:
+            raise ValueError(f"weights: expected one for each edge of the circuit, got none for {edge}")
+        weight = float(values[edge]) if weights is not None else 1.0
+        if not np.isfinite(weight):
+            raise ValueError(f"weights: expected finite numbers, got {weight} for {edge}")
+        part = edge.receiver.rpartition(".")[2] if edge.receiver.startswith("a") else ""
+        key = (edge.sender, node_of(edge.receiver), part)
+        strongest[key] = max(strongest.get(key, 0.0), weight, key=abs)
+    return [_Arrow(*key, weight) for key, weight in strongest.items()]
+
+
+def _boxes(circuit, roles: Mapping[str, Sequence[str]], head_width: float) -> list[_Box]:
+    """One box a node, row by row; a row that would be empty is left out."""
+    role_of: dict[str, str] = {}
+    for role, heads in roles.items():
+        for head in [heads] if isinstance(heads, str) else heads:
+            role_of[head] = f"{role_of[head]}, {role}" if head in role_of else str(role)
+    rows: dict[str, int] = {}
+    height = 0.56 if any(name in role_of for name in circuit.nodes()) else 0.4
+    boxes = []
+    for name in circuit.nodes():
+        row = rows.setdefault(name.split(".")[0], len(rows))
+        role = role_of.get(name, "").replace("_", " ")
+        width = max(head_width if name.startswith("a") else 0.62, 0.068 * len(role) + 0.12)
+        boxes.append(_Box(name, row, width, height, role))
+    return boxes
+
+
+def _lay_out(boxes: list[_Box], arrows: list[_Arrow]) -> list[_Box]:
+    """Give every box its place, and every arrow its way; boxes and bends come back.
+
+    The usual way to draw layers (Sugiyama, Tagawa & Toda 1981): arrows that skip rows get a bend in each of them, the order
+    within rows is that of the mean of the neighbours, swept up and down, and then each box moves as close to that mean
+    as its row allows.
+    """
+    named = {box.name: box for box in boxes}
+    rows: list[list[_Box]] = [[] for _ in range(1 + max(box.row for box in boxes))]
+    for box in boxes:
+        rows[box.row].append(box)
+    bends: dict[tuple[str, str, int], _Box] = {}
+    for arrow in arrows:
+        start, end = named[arrow.sender], named[arrow.receiver]
+        arrow.way = [start]
+        for row in range(start.row + 1, end.row):
+            key = (arrow.sender, arrow.receiver, row)
+            if key not in bends:
+                bends[key] = _Box("", row, BEND_WIDTH, start.height, bend=True)
+                rows[row].append(bends[key])
+            arrow.way.append(bends[key])
+        arrow.way.append(end)
+        for low, high in zip(arrow.way, arrow.way[1:], strict=False):
+            low.above.append(high)
+            high.below.append(low)
+    most = max(sum(box.bend for box in row) for row in rows)
+    for bend in bends.values():
+        bend.width = min(BEND_WIDTH, 2.5 / most)  # however many there are, the picture stays about as wide as its boxes
+    boxes[-1].width = max(boxes[-1].width, 0.13 * len(set(map(id, boxes[-1].below))))
+    for row in rows:
+        _place(row, [float(i) for i in range(len(row))])
+    for sweep in range(24):
+        ordered = rows if sweep % 2 else rows[::-1]
+        for row in ordered:
+            near = [(box.below if sweep % 2 else box.above) if sweep < 16 else box.below + box.above for box in row]
+            wish = [sum(b.x for b in bs) / len(bs) if bs else box.x for box, bs in zip(row, near, strict=True)]
+            if sweep < 16:
+                order = sorted(range(len(row)), key=lambda i: (round(wish[i], 6), i))
+                row[:] = [row[i] for i in order]
+                wish = [wish[i] for i in order]
+            _place(row, wish)
+    placed = [box for row in rows for box in row]
+    left = min(box.x - box.width / 2 for box in placed)
+    for box in placed:
+        box.x -= left
+    _set_tips(arrows)
+    return placed
+
+
+def _place(row: list[_Box], wish: list[float]) -> None:
+    """Put the boxes of a row, in order and apart, where they are closest to ``wish`` (least squares)."""
+    offset, total = [], 0.0
+    for i, box in enumerate(row):
+        if i:
+            gap = 0.0 if row[i - 1].bend and box.bend else BOX_GAP
+            total += (row[i - 1].width + box.width) / 2 + gap
+        offset.append(total)
+    groups: list[list[float]] = []  # [mean, size]: neighbours that push against each other move as one
+    for want, at in zip(wish, offset, strict=True):
+        groups.append([want - at, 1])
+        while len(groups) > 1 and groups[-2][0] >= groups[-1][0]:
+            (mean, size), (last, more) = groups[-2], groups[-1]
+            groups[-2:] = [[(mean * size + last * more) / (size + more), size + more]]
+    starts = [mean for mean, size in groups for _ in range(size)]
+    for box, start, at in zip(row, starts, offset, strict=True):
+        box.x = start + at
+
+
+def _set_tips(arrows: list[_Arrow]) -> None:
+    """Where on its box each arrow ends: q to the left, k in the middle, v to the right; else side by side, in order."""
+    ends = {id(arrow.end): arrow.end for arrow in arrows}
+    for box in ends.values():
+        mine = [arrow for arrow in arrows if arrow.end is box]
+        if mine[0].part:
+            for arrow in mine:
+                arrow.tip, arrow.number = (
+                    box.port(arrow.part),
+                    sum(a.part == arrow.part for a in mine[: mine.index(arrow)]),
+                )
+            continue
+        mine.sort(key=lambda arrow: arrow.way[-2].x)
+        for i, arrow in enumerate(mine):
+            arrow.tip = box.x + (i - (len(mine) - 1) / 2) * min(0.13, (box.width - 0.1) / len(mine))
+
+
+def _draw_arrow(axis, arrow: _Arrow, limit: float, width: float, annotate: bool) -> None:
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path as Line
+
+    points = [(arrow.way[0].x, arrow.way[0].top)]
+    points += [(b.x, y) for b in arrow.way[1:-1] for y in (b.y, b.top)]
+    points.append((arrow.tip, arrow.end.y - 0.02))
+    line, codes = [points[0]], [Line.MOVETO]
+    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        bow = (y1 - y0) * 0.5
+        line += [(x0, y0 + bow), (x1, y1 - bow), (x1, y1)]
+        codes += [Line.CURVE4] * 3
+    share = min(1.0, abs(arrow.weight) / limit)
+    axis.add_patch(
+        FancyArrowPatch(
+            path=Line(line, codes),
+            arrowstyle="-|>",
+            mutation_scale=7 + 3 * share,
+            linewidth=0.7 + width * share,
+            linestyle=(0, (2.2, 1.2)) if arrow.weight < 0 else "solid",
+            color=PART_COLOURS[arrow.part],
+            capstyle="butt",
+            joinstyle="miter",
+            zorder=1 + share / 2,
+        )
+    )
+    if annotate:
+        # Below the tip; q to the left, v to the right and k lower down, so that the numbers do not cover each other.
+        side, align, drop = {"q": (-0.05, "right", 0), "v": (0.05, "left", 0), "k": (0, "center", 0.1)}.get(
+            arrow.part, (0, "center", 0.12)
+        )
+        text = f"{abs(arrow.weight):.2f}" if limit < 15 else f"{abs(arrow.weight):.0f}"
+        text = ("−" if arrow.weight < 0 else "") + (text[1:] if text.startswith("0.") else text)
+        place = (arrow.tip + side, arrow.end.y - 0.2 - drop - 0.16 * arrow.number)
+        style = {"fontsize": 8.5, "color": PART_COLOURS[arrow.part], "ha": align, "va": "center", "zorder": 2.5}
+        box = {"boxstyle": "round,pad=0.06", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+        axis.text(*place, text, bbox=box, **style)
+
+
+def _draw_box(axis, box: _Box, parts: set[str]) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    corner = (box.x - box.width / 2 + 0.04, box.y + 0.04)
+    fill = "#eef2f6" if box.name.startswith(("a", "m")) else "#dfe5ea"
+    size = (box.width - 0.08, box.height - 0.08)
+    style = {"boxstyle": "round,pad=0.04,rounding_size=0.07", "facecolor": fill, "edgecolor": "#8c959f", "zorder": 3}
+    axis.add_patch(FancyBboxPatch(corner, *size, linewidth=0.8, **style))
+    letters = sorted(parts - {""})
+    lines = 1 + bool(box.role) + bool(letters)
+    heights = [box.y + box.height / 2 + 0.085 * (lines - 1) - 0.17 * i for i in range(lines)]
+    axis.text(box.x, heights[0], box.name, ha="center", va="center", fontsize=10, fontweight="bold", zorder=4)
+    if box.role:
+        axis.text(box.x, heights[1], box.role, ha="center", va="center", fontsize=8.5, zorder=4, parse_math=False)
+    for letter in letters:
+        place, colour = (box.port(letter), heights[-1]), PART_COLOURS[letter]
+        axis.text(*place, letter, ha="center", va="center", fontsize=8.5, color=colour, zorder=4)
+
+
+def _finish_circuit(axis, boxes: list[_Box], arrows: list[_Arrow], title: str | None, value_name: str) -> None:
+    from matplotlib.lines import Line2D
+
+    right, top = max(b.x + b.width / 2 for b in boxes), max(b.top for b in boxes)
+    axis.set(xlim=(-0.05, right + 0.05), ylim=(-0.05, top + 0.05), aspect="equal")
+    axis.axis("off")
+    names = {
+        "q": "query",
+        "k": "key",
+        "v": "value",
+        "": "MLP, logits" if any(b.name[:1] == "m" for b in boxes) else "logits",
+    }
+    parts = [part for part in names if any(arrow.part == part for arrow in arrows)]
+    handles = [Line2D([], [], color=PART_COLOURS[part], linewidth=2.5, label=names[part]) for part in parts]
+    if any(arrow.weight < 0 for arrow in arrows):
+        handles.append(Line2D([], [], color=INK, linewidth=1.5, linestyle=(0, (2.2, 1.2)), label="negative"))
+    legend = axis.legend(
+        handles=handles,
+        title=value_name or None,
+        title_fontsize=8.5,
+        fontsize=8.5,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.01),
+        ncol=len(handles),
+        frameon=False,
+        handlelength=1.1,
+        columnspacing=0.9,
+        handletextpad=0.4,
+    )
+    legend.get_title().set_parse_math(False)
+    if title:
+        axis.set_title(title, parse_math=False)
 
 
 # --- attention ----------------------------------------------------------------------------------------------------

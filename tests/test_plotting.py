@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
+import circuitlib as cl
 from circuitlib import plotting
 from circuitlib.plotting import AttentionView, plot_attention, plot_heads, plot_residual, set_attention_mode, visible
 
@@ -368,3 +369,135 @@ def test_the_static_picture_shows_only_the_past():
     view = AttentionView(("a0.0", "a0.1"), ("a", "b", "c"), np.tril(np.ones((2, 3, 3))))
     image = view.figure().axes[0].images[0].get_array()
     assert image.mask.tolist() == [[False, True, True], [False, False, True], [False, False, False]]
+
+
+# --- circuits ---------------------------------------------------------------------------------------------------------
+
+SMALL = cl.Graph.from_shape(3, 2, False)
+
+
+def arrows_of(figure) -> list:
+    return [patch for patch in figure.axes[0].patches if type(patch).__name__ == "FancyArrowPatch"]
+
+
+def words_of(figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def bytes_of(figure) -> bytes:
+    return figure._repr_png_()
+
+
+def test_a_circuit_has_a_box_for_each_node_and_an_arrow_for_each_edge():
+    circuit = cl.Circuit(
+        SMALL, ["embed→a0.0.v", "a0.0→a1.1.q", "a0.0→a2.0.k", "embed→a2.0.v", "a1.1→a2.0.q", "a2.0→logits"]
+    )
+    weights = {edge: 0.1 * (i + 1) for i, edge in enumerate(circuit)} | {"embed→logits": 5.0}
+    figure = plotting.plot_circuit(circuit, weights, "a title", roles={"mover": ["a2.0", "a9.9"]})
+    words = words_of(figure)
+    assert {"embed", "a0.0", "a1.1", "a2.0", "logits", "mover"} <= set(words) and "a9.9" not in words
+    assert len(arrows_of(figure)) == 6
+    assert sorted(word for word in words if word.startswith(".")) == [".10", ".20", ".30", ".40", ".50", ".60"]
+    by_width = sorted(arrow.get_linewidth() for arrow in arrows_of(figure))
+    assert len(set(by_width)) == 6  # the width says the weight; a weight outside of the circuit says nothing
+    assert figure.axes[0].get_title(loc="left") == "a title"
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["query", "key", "value", "logits"]
+
+
+def test_layers_are_rows_and_nothing_overlaps():
+    for seed in range(8):
+        circuit = cl.random_circuit(cl.Graph.from_shape(4, 5, seed % 2 == 1), 12 + 6 * seed, seed)
+        arrows = plotting._arrows(circuit, None)
+        boxes = plotting._lay_out(plotting._boxes(circuit, {}, 0.54), arrows)
+        for a in boxes:
+            assert a.x - a.width / 2 > -1e-9
+            for b in boxes:
+                if a is not b and a.row == b.row:
+                    assert abs(a.x - b.x) >= (a.width + b.width) / 2 - 1e-9
+        for arrow in arrows:
+            assert [box.row for box in arrow.way] == list(range(arrow.way[0].row, arrow.end.row + 1))
+            assert (arrow.way[0].name, arrow.end.name) == (arrow.sender, arrow.receiver)
+            assert abs(arrow.tip - arrow.end.x) <= arrow.end.width / 2  # it ends on its box
+            assert all(box.bend for box in arrow.way[1:-1])  # and crosses no other
+        order = [name for name in (*circuit.graph.senders, "logits") if name in circuit.nodes()]
+        rows = {box.name: box.row for box in boxes if not box.bend}
+        assert [rows[name] for name in order] == sorted(rows.values())
+
+
+def test_query_key_and_value_arrive_side_by_side_in_their_colours():
+    circuit = cl.Circuit(SMALL, ["embed→a1.0.q", "embed→a1.0.k", "embed→a1.0.v", "a1.0→logits"])
+    arrows = plotting._arrows(circuit, None)
+    plotting._lay_out(plotting._boxes(circuit, {}, 0.54), arrows)
+    tips = {arrow.part: arrow.tip for arrow in arrows}
+    assert tips["q"] < tips["k"] < tips["v"]
+    figure = plotting.plot_circuit(circuit)
+    colours = [matplotlib.colors.to_hex(arrow.get_edgecolor()) for arrow in arrows_of(figure)]
+    assert colours == [plotting.PART_COLOURS[arrow.part] for arrow in arrows] and len(set(colours)) == 4
+    assert not any(word[:1] in ".−0123456789" for word in words_of(figure))  # no weights, no numbers
+
+
+def test_a_negative_weight_is_dashed_and_says_so():
+    circuit = cl.Circuit(SMALL, ["embed→a0.0.v", "a0.0→logits"])
+    figure = plotting.plot_circuit(circuit, {"embed→a0.0.v": -0.5, "a0.0→logits": 1.0})
+    dashed = [arrow.get_linestyle() != "solid" and arrow.get_linestyle() != "-" for arrow in arrows_of(figure)]
+    assert dashed == [True, False]
+    assert "−.50" in words_of(figure)
+    assert "negative" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_edges_with_positions_are_one_arrow_as_strong_as_the_strongest():
+    graph = cl.Graph.from_shape(1, 1, False, n_pos=4)
+    circuit = cl.Circuit(graph, ["embed→a0.0.v@1", "embed→a0.0.v@2", "a0.0→logits@3"])
+    figure = plotting.plot_circuit(circuit, dict(zip(circuit.edges, [0.2, -0.7, 1.0], strict=True)))
+    assert len(arrows_of(figure)) == 2 and "−.70" in words_of(figure)
+
+
+@pytest.mark.parametrize("size", [1, 30, 300])
+def test_any_circuit_can_be_drawn_and_two_drawings_are_the_same(size):
+    circuit = cl.random_circuit(cl.Graph.from_shape(4, 8, True), size, 5)
+    pictures = [
+        plotting.plot_circuit(cl.Circuit(circuit.graph, edges)) for edges in (circuit.edges, circuit.edges[::-1])
+    ]
+    assert bytes_of(pictures[0]) == bytes_of(pictures[1])
+    assert pictures[0].get_size_inches()[0] < 10  # a picture of 4.6 inches is 390 pixels wide on a phone
+
+
+def test_small_circuits_fit_a_phone():
+    known = cl.known_circuit("handmade-docstring", ablation="zero")
+    figure = plotting.plot_circuit(known, cl.known_effects("handmade-docstring", "zero"))
+    assert figure.get_size_inches()[0] <= 4.6
+
+
+def test_a_circuit_on_a_given_axis():
+    from matplotlib.figure import Figure
+
+    axis = Figure().subplots()
+    assert plotting.plot_circuit(cl.random_circuit(SMALL, 5), ax=axis) is axis.figure
+    assert len(arrows_of(axis.figure)) == 5
+
+
+def test_drawing_leaves_the_circuit_and_the_style_alone():
+    before = dict(matplotlib.rcParams)
+    circuit = cl.random_circuit(SMALL, 9, 2)
+    edges = circuit.edges
+    plotting.plot_circuit(circuit, dict.fromkeys(edges, 1.0), limit=2.0)
+    assert circuit.edges == edges and dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((["embed→logits"],), "circuit: expected a Circuit, got list"),
+        ((cl.Circuit(SMALL, []),), "circuit: expected at least one edge"),
+        ((cl.Circuit(SMALL, ["embed→logits"]), {}), "weights: expected one for each edge of the circuit, got none for embed→logits"),
+        ((cl.Circuit(SMALL, ["embed→logits"]), {"embed→logits": float("nan")}), "weights: expected finite numbers, got nan"),
+        ((cl.Circuit(SMALL, ["embed→logits"]), {"embed->": 1.0}), "edge 'embed->'"),
+    ],
+)  # fmt: skip
+def test_circuits_that_cannot_be_drawn(arguments, said):
+    with pytest.raises(ValueError, match=said) as error:
+        plotting.plot_circuit(*arguments)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="limit: expected a positive number"):
+        plotting.plot_circuit(cl.random_circuit(SMALL, 3), limit=0)
