@@ -28,7 +28,30 @@ def patch_residual(corrupted_resid, clean_resid, position):
     return patched
 
 
-SOLUTIONS = {"01.1": logit_difference, "01.2": normalise, "01.3": patch_residual}
+def receiver_input(out, ref, keep, bias):
+    return (keep[:, None] * out + (1 - keep[:, None]) * ref).sum(0) + bias
+
+
+def count_edges(n_layers, n_heads):
+    return sum(3 * n_heads * (1 + layer * n_heads) for layer in range(n_layers)) + 1 + n_layers * n_heads
+
+
+def three_effects(h_clean, h_corrupted, middle, end):
+    base = end(h_clean, middle(h_clean))
+    total = base - end(h_corrupted, middle(h_corrupted))
+    direct = base - end(h_corrupted, middle(h_clean))
+    by_middle = base - end(h_clean, middle(h_corrupted))
+    return total, direct, by_middle
+
+
+SOLUTIONS = {
+    "01.1": logit_difference,
+    "01.2": normalise,
+    "01.3": patch_residual,
+    "02.1": receiver_input,
+    "02.2": count_edges,
+    "02.3": three_effects,
+}
 
 
 def mean_difference(logits, answers, distractors):
@@ -111,6 +134,33 @@ WRONG = [
     ("01.3", wrong_axis, "raised IndexError"),
     ("01.3", forgot_to_return, "returned None"),
     ("01.3", lambda corrupted, clean, position: clean[:, position], "expected shape [1, 3, 2], got shape [1, 2]"),
+    ("02.1", lambda out, ref, keep, bias: receiver_input(out, ref, keep, 0 * bias), "expected 12.5, got 12"),
+    ("02.1", lambda out, ref, keep, bias: receiver_input(ref, out, keep, bias), "expected 12.5, got 1.5"),
+    ("02.1", lambda out, ref, keep, bias: (keep[:, None] * out).sum(0) + bias, "expected 12.5, got 2.5"),
+    (
+        "02.1",
+        lambda out, ref, keep, bias: keep[:, None] * out + (1 - keep[:, None]) * ref + bias,
+        "expected shape [1], got shape [2, 1]",
+    ),
+    (
+        "02.2",
+        lambda n_layers, n_heads: count_edges(n_layers, n_heads) + 3 * n_heads,
+        "for 1 layer of 1 head, expected 5",
+    ),
+    ("02.2", lambda n_layers, n_heads: 3 * n_heads * n_layers + 1 + n_layers * n_heads, "2 layers of 1 head"),
+    ("02.2", lambda n_layers, n_heads: count_edges(n_layers, n_heads) - 1, "expected 5, got 4"),
+    ("02.3", lambda h, other, middle, end: three_effects(h, other, middle, end)[0], "expected shape [3], got shape []"),
+    (
+        "02.3",
+        lambda h, other, middle, end: [-effect for effect in three_effects(h, other, middle, end)],
+        "expected 2 at [0], got -2",
+    ),
+    (
+        "02.3",
+        lambda h, other, middle, end: np.array(three_effects(h, other, middle, end))[[0, 2, 1]],
+        "for a random middle and end, expected",
+    ),
+    ("02.3", lambda h, other, middle, end: middle(), "your function raised TypeError"),
 ]
 
 
