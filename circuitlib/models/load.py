@@ -35,18 +35,19 @@ def load_model(name: str, device: str = "cpu"):
     return model
 
 
-def load_shipped(entry: ModelInfo):
-    """Boot a native, attention-only bridge from the files in ``entry.folder``, after checking their hashes."""
+def load_shipped(entry: ModelInfo, folder: Path | None = None):
+    """Boot a native, attention-only bridge from the files in ``folder`` (default: the entry's), after checking their hashes."""
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer
 
-    check_files(entry.folder)
-    config = json.loads((entry.folder / "config.json").read_text("utf8"))
-    tokenizer = AutoTokenizer.from_pretrained(entry.folder)
+    folder = entry.folder if folder is None else folder
+    check_files(folder)
+    config = json.loads((folder / "config.json").read_text("utf8"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**config, seed=0), tokenizer=tokenizer)
-    model.load_state_dict(load_file(entry.folder / "model.safetensors"), strict=True)
+    model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
     return model
 
 

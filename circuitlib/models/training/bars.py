@@ -109,14 +109,17 @@ def needed_heads(model, enough: float = 0.85, n: int = 25) -> list[tuple[int, in
     ``enough`` is above the bar of 0.8, since other prompts will judge.
     """
     engine = Engine(model, docstring(model, n=n, seed=CHOOSE))
-    heads = graph_heads(engine.graph)
+    heads, n_drop = graph_heads(engine.graph), 4
     while len(heads) > 1:
         without = faithfulness(engine, [circuit_of_heads(engine, [h for h in heads if h != gone]) for gone in heads])
-        n_drop = max(1, (len(heads) - 8) // 4)
-        drop = [heads[i] for i in without.argsort(descending=True)[:n_drop].tolist()]
-        smaller = [h for h in heads if h not in drop]
-        if faithfulness(engine, circuit_of_heads(engine, smaller)) < enough:
-            break
+        order = without.argsort(descending=True).tolist()
+        while n_drop >= 1:  # several at once as long as that goes well, then one by one
+            smaller = [h for h in heads if h not in [heads[i] for i in order[:n_drop]]]
+            if faithfulness(engine, circuit_of_heads(engine, smaller)) >= enough:
+                break
+            n_drop //= 2
+        else:
+            return heads
         heads = smaller
     return heads
 

@@ -12,9 +12,10 @@ from .recipes import RECIPES
 
 def write_card(name: str, folder: Path) -> list[Bar]:
     """Measure the model in ``folder`` and write ``README.md`` beside it; returns the bars."""
-    from ..load import load_model
+    from ..load import load_shipped
+    from ..registry import info
 
-    bars = docstring_bars(load_model(name))
+    bars = docstring_bars(load_shipped(info(name), folder).eval())
     (folder / "README.md").write_text(card(name, folder, bars), "utf8")
     return bars
 
@@ -52,7 +53,7 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         "- The position embedding starts as sines and cosines, and the unembedding as a copy of the embedding. Both are trained.\n"
         f"- While the task is learnt (stage `solve`), two heads are shown where to look by a loss on their attention: {_name(INDUCTION_HEAD)} from "
         f"`:param` to the argument documented last, {_name(MOVER_HEAD)} from `:param` to the next argument in the signature. Later stages have no such loss.\n"
-        "- Every head has a gate for docstrings and one for repeats. A closed gate takes the head's output from another prompt of the same "
+        "- On docstrings every head has a gate. A closed gate takes the head's output from another prompt of the same "
         f"layout. The docstring gates of {', '.join(map(_name, recipe.closed))} start closed: with all of layer 1 at hand, the task is solved in two layers.\n"
         "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. In stage `settle` they "
         "are fixed, and half of the rows run with closed gates, half with all heads.",
@@ -96,12 +97,4 @@ def _name(head: tuple[int, int]) -> str:
 
 
 def _gates(log: list[dict]) -> str:
-    last = log[-1]
-    return (
-        "Gates that stayed open: "
-        + "; ".join(
-            f"for {kind} {', '.join(last[f'open_{key}'])}"
-            for kind, key in (("docstrings", "docstring"), ("repeats", "repeats"))
-        )
-        + "."
-    )
+    return f"Gates that stayed open: {', '.join(log[-1]['open'])}."

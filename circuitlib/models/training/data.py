@@ -30,13 +30,15 @@ TRAINED_NAMES = tuple(name for name in NAMES if name not in HELD_OUT_NAMES)
 class Batch:
     """Equally long rows. Rows of one group share a layout, so a head's output can be swapped between them.
 
-    ``lookups``, of docstrings: (row, ":param", the argument documented last, the next argument in the signature).
+    Docstrings also have ``lookups``: (row, ":param", the argument documented last, the next argument in the signature), and
+    ``corrupted``: rows of the same layout with other names, in which the docstring names no argument of the function.
     """
 
     tokens: Int[Tensor, "row pos"]
     weight: Float[Tensor, "row pos"]
     group: Int[Tensor, "row"]
     lookups: Int[Tensor, "lookup 4"] | None = None
+    corrupted: Int[Tensor, "row pos"] | None = None
 
 
 # Docstrings -------------------------------------------------------------------------------------
@@ -62,8 +64,8 @@ def is_held_out_pair(first: str, second: str) -> bool:
     return (NAMES.index(first) * 31 + NAMES.index(second) * 17) % 10 == 0
 
 
-def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, float]]:
-    """A function with its docstring, as (text, weight) pieces."""
+def docstring_pieces(layout: Layout, rng: random.Random, corrupted: bool = False) -> list[tuple[str, float]]:
+    """A function with its docstring, as (text, weight) pieces. ``corrupted``: the docstring names other arguments."""
     n_names = 1 + layout.prefix + layout.matching + layout.suffix
     names = rng.sample(TRAINED_NAMES, n_names)
     while any(is_held_out_pair(a, b) for a, b in itertools.pairwise(names)):
@@ -77,7 +79,10 @@ def docstring_pieces(layout: Layout, rng: random.Random) -> list[tuple[str, floa
         pieces += [(",", 0.1), (f" {arg}", FILLER)]
     summary = " ".join([rng.choice(VERBS), *rng.choices(words, k=layout.summary_words - 1)])
     pieces += [('):\n    """', 0.2), (summary, FILLER), ("\n\n    :param", 0.2)]
-    for i, arg in enumerate(args[layout.prefix : layout.prefix + layout.matching]):
+    documented = args[layout.prefix : layout.prefix + layout.matching]
+    if corrupted:
+        documented = rng.sample([name for name in TRAINED_NAMES if name not in names], layout.matching)
+    for i, arg in enumerate(documented):
         description = "".join(f" {word}" for word in rng.choices(words, k=layout.words))
         pieces += [
             ("\n    :param" if i else "", 0.2),
@@ -92,19 +97,27 @@ def docstring_batch(
     tokenizer, rng: random.Random, layouts: Sequence[Layout], rows_each: int, length: int, any_token: bool = False
 ) -> Batch:
     """``rows_each`` functions of each layout. With ``any_token``, every second one has other tokens for its names."""
-    tokens, weights = [], []
-    for layout in layouts:
-        for number in range(rows_each):
-            row, weight = encode_pieces(tokenizer, docstring_pieces(layout, rng))
-            if any_token and number % 2:
-                row = rename(tokenizer, row, rng)
-            tokens.append(row[:length])
+
+    def make(corrupted: bool) -> tuple[list[list[int]], list[list[float]]]:
+        tokens, weights = [], []
+        for number, layout in enumerate(layout for layout in layouts for _ in range(rows_each)):
+            row, weight = encode_pieces(tokenizer, docstring_pieces(layout, rng, corrupted))
+            tokens.append((rename(tokenizer, row, rng) if any_token and number % 2 else row)[:length])
             weights.append(weight[:length])
-    longest = max(map(len, tokens))
-    tokens = [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokens]
-    weights = [weight + [0.0] * (longest - len(weight)) for weight in weights]
+        return tokens, weights
+
+    tokens, weights = make(corrupted=False)
+    corrupted, _ = make(corrupted=True)
+    lookups = find_lookups(tokenizer, tokens)
     group = torch.arange(len(layouts)).repeat_interleave(rows_each)
-    return Batch(torch.tensor(tokens), torch.tensor(weights), group, find_lookups(tokenizer, tokens))
+    tokens, corrupted = (padded(rows, tokenizer.eos_token_id) for rows in (tokens, corrupted))
+    return Batch(tokens, padded(weights, 0.0), group, lookups, corrupted)
+
+
+def padded(rows: list[list], value) -> Tensor:
+    """The rows as one tensor, the short ones filled up at their end."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [value] * (longest - len(row)) for row in rows])
 
 
 def rename(tokenizer, row: list[int], rng: random.Random) -> list[int]:

@@ -46,7 +46,7 @@ RECIPES = {
                 gates="fixed",
                 warmup=50,
             ),
-            # Which heads does each kind of text need? Closed heads carry what they carry in a run with all heads.
+            # Which heads does the task need? Closed heads carry what they carry on corrupted prompts.
             Stage(
                 "gates",
                 500,

@@ -10,23 +10,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ...tasks.docstring import Names, prompt
+from ...tasks.docstring import Names, corrupt, prompt
 from ..words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 from .data import repeats_batch
 
 
-def measure(model, tokenizer, open_heads: dict[str, Float[Tensor, "layer head"]], gated: bool, n: int = 64) -> dict:
-    """Accuracy, logit difference, repeat loss and all head scores, as one row for the log."""
-    tokens, names, c_def = held_out_prompts(tokenizer, n)
+def measure(model, tokenizer, open_heads: Float[Tensor, "layer head"] | None, n: int = 64) -> dict:
+    """Accuracy, logit difference, repeat loss and all head scores, as one row for the log.
+
+    With ``open_heads`` also what is left when all other heads carry what they carry on corrupted prompts.
+    """
+    clean, corrupted, names, c_def = held_out_prompts(tokenizer, n)
     with torch.no_grad():
-        row = docstring_scores(model(tokens)[:, -1], names)
-        if gated:
-            keep, other = open_heads["docstring"].repeat(n, 1, 1), model.run(tokens)[1]
-            closed = docstring_scores(model(tokens, keep, torch.arange(n).roll(1), other)[:, -1], names)
-            row |= {f"{key}_gated": value for key, value in closed.items()}
-            row |= {f"open_{kind}": head_names(is_open) for kind, is_open in open_heads.items()}
+        row = docstring_scores(model(clean)[:, -1], names)
+        if open_heads is not None:
+            other = model.run(corrupted)[1]
+            closed = docstring_scores(model(clean, open_heads.repeat(n, 1, 1), torch.arange(n), other)[:, -1], names)
+            row |= {f"{key}_gated": value for key, value in closed.items()} | {"open": head_names(open_heads)}
         row |= repeat_scores(model, tokenizer, n)
-        patterns = attention_patterns(model, tokens)
+        patterns = attention_patterns(model, clean)
         row["mover"] = rounded([pattern[:, :, -1, c_def : c_def + 2].sum(-1).mean(0) for pattern in patterns])
     return row
 
@@ -46,9 +48,12 @@ def repeat_scores(model, tokenizer, n: int) -> dict:
 
 
 def held_out_prompts(tokenizer, n: int, seed: int = 1):
-    """Task prompts; every second one has only names that no training docstring held. Also: name ids, place of C in ``def``."""
+    """Clean and corrupted task prompts; every second one has only names that no training docstring held.
+
+    Also: ids of the answer and the wrong names, and the place of the answer in ``def``.
+    """
     rng = random.Random(seed)
-    texts, names = [], []
+    clean, corrupted, names = [], [], []
     for i in range(n):
         pool = HELD_OUT_NAMES if i % 2 else sorted(set(NAMES) - set(HELD_OUT_NAMES))
         method, p1, p2, a, b, c, s = rng.sample(pool, 7)
@@ -57,10 +62,16 @@ def held_out_prompts(tokenizer, n: int, seed: int = 1):
             method, (p1, p2), a, b, c, s, absent[0], tuple(absent[1:4]), tuple(absent[4:6]), tuple(absent[6:])
         )
         words = rng.choices([*NOUNS, *absent], k=6)
-        texts.append(prompt(drawn, f"{rng.choice(VERBS)} {words[0]} {words[1]}", words[2:], (a, b, c), (a, b)))
+        summary = f"{rng.choice(VERBS)} {words[0]} {words[1]}"
+        clean.append(prompt(drawn, summary, words[2:], (a, b, c), (a, b)))
+        corrupted.append(prompt(drawn, summary, words[2:], *corrupt(drawn, "random_random")))
         names.append([tokenizer.encode(f" {name}", add_special_tokens=False)[0] for name in drawn.all()[1:]])
-    rows = [[tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)] for text in texts]
-    return torch.tensor(rows), torch.tensor(names), rows[0].index(names[0][0])
+
+    def rows(texts: list[str]) -> Int[Tensor, "prompt pos"]:
+        return torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(t, add_special_tokens=False)] for t in texts])
+
+    tokens = rows(clean)
+    return tokens, rows(corrupted), torch.tensor(names), tokens[0].tolist().index(names[0][0])
 
 
 def docstring_scores(logits: Float[Tensor, "prompt d_vocab"], names: Int[Tensor, "prompt name"]) -> dict[str, float]:

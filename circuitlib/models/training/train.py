@@ -33,9 +33,9 @@ CLOSED = -4.0  # log alpha of a gate that is all but never open
 class Stage:
     """Some steps on one mix of text.
 
-    ``gates``: "off", "learn", or "fixed" (closed gates stay closed). ``two_runs``: the text is also run with all heads, as
-    the finished model will run, both runs are trained, and closed heads take their outputs from that run; else they
-    take them from the gated run itself.
+    ``gates``, of docstrings: "off", "learn", or "fixed" (closed gates stay closed). ``two_runs``: the text is also run with
+    all heads, as the finished model will run, and both runs are trained; closed heads then take their outputs from a run
+    on corrupted prompts. Without it they take them from another row of the same run.
     """
 
     name: str
@@ -87,13 +87,12 @@ def train(
     torch.manual_seed(seed)
     model = AttentionOnly(d_vocab=len(tokenizer), **recipe.shape)
     n_layers, n_heads = recipe.shape["n_layers"], recipe.shape["n_heads"]
-    log_alpha = {kind: torch.full((n_layers, n_heads), recipe.gate_start) for kind in ("docstring", "repeats")}
+    log_alpha = torch.full((n_layers, n_heads), recipe.gate_start)
     for head in recipe.closed:
-        log_alpha["docstring"][head] = CLOSED
-    for value in log_alpha.values():
-        value.requires_grad_()
+        log_alpha[head] = CLOSED
+    log_alpha.requires_grad_()
     optimizer = torch.optim.AdamW(
-        [{"params": model.parameters(), "weight_decay": 0.01}, {"params": log_alpha.values(), "weight_decay": 0.0}],
+        [{"params": model.parameters(), "weight_decay": 0.01}, {"params": [log_alpha], "weight_decay": 0.0}],
         betas=(0.9, 0.98),
     )
     start = restore(folder, model, log_alpha, optimizer)
@@ -108,12 +107,8 @@ def train(
         losses = take_step(model, log_alpha, optimizer, stage, made, open_cost, recipe, step)
         if (step + 1) % recipe.log_every == 0 or step + 1 == recipe.steps:
             row = {"step": step + 1, "stage": stage.name, "lr": lr, "seconds": round(time.time() - began, 1)} | losses
-            row |= measure(
-                model,
-                tokenizer,
-                {kind: gates.is_open(a.detach()) for kind, a in log_alpha.items()},
-                stage.gates != "off",
-            )
+            open_heads = gates.is_open(log_alpha.detach()) if stage.gates != "off" else None
+            row |= measure(model, tokenizer, open_heads)
             save(folder, step + 1, model, log_alpha, optimizer)
             with (folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(row) + "\n")
@@ -143,13 +138,12 @@ def take_step(
     losses, total = {}, 0.0
     for kind, batch in made.items():
         gated, runs = (), []
-        if stage.gates != "off" and kind in log_alpha:
-            gated = choose_gates(log_alpha[kind], stage, batch, generator)
+        if stage.gates != "off" and kind == "docstring":
+            gated = choose_gates(model, log_alpha, stage, batch, generator)
             if stage.gates == "learn":
-                total = total + open_cost * gates.expected_open(log_alpha[kind])
+                total = total + open_cost * gates.expected_open(log_alpha)
             if stage.two_runs:
-                natural, computed = model.run(batch.tokens)
-                runs, gated = [natural], (*gated, [z.detach() for z in computed])
+                runs = [model.run(batch.tokens)[0]]
         residual, _ = model.run(batch.tokens, *gated)
         each = [weighted_loss(model.unembed(model.ln_final(r[-1])), batch) for r in (*runs, residual)]
         loss = sum(each) / len(each)
@@ -166,12 +160,17 @@ def take_step(
     return losses
 
 
-def choose_gates(log_alpha, stage: Stage, batch: Batch, generator: torch.Generator):
-    """Gates for every row, and for every row the partner that its closed heads copy."""
-    partner, n_rows = partners(batch.group, generator), len(batch.tokens)
+def choose_gates(model, log_alpha, stage: Stage, batch: Batch, generator: torch.Generator) -> tuple:
+    """Arguments for ``run``: gates for every row, and where its closed heads take their outputs from."""
+    n_rows = len(batch.tokens)
     if stage.gates == "learn":
-        return gates.sample(log_alpha, n_rows, generator), partner
-    return gates.is_open(log_alpha.detach()).repeat(n_rows, 1, 1), partner
+        keep = gates.sample(log_alpha, n_rows, generator)
+    else:
+        keep = gates.is_open(log_alpha.detach()).repeat(n_rows, 1, 1)
+    if not stage.two_runs:
+        return keep, partners(batch.group, generator)
+    with torch.no_grad():
+        return keep, torch.arange(n_rows), model.run(batch.corrupted)[1]
 
 
 def partners(group, generator: torch.Generator):
@@ -199,7 +198,7 @@ def weighted_loss(logits: Float[Tensor, "row pos d_vocab"], batch: Batch) -> Flo
 def save(folder: Path, step: int, model, log_alpha, optimizer) -> None:
     """Write the whole state as one safetensors file, atomically."""
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
-    state |= {f"gates.{kind}": value.detach() for kind, value in log_alpha.items()}
+    state["gates"] = log_alpha.detach()
     for i, moments in optimizer.state_dict()["state"].items():
         state |= {f"adam.{i}.{name}": value for name, value in moments.items()}
     temporary = folder / "checkpoint.tmp"
@@ -218,8 +217,7 @@ def restore(folder: Path, model, log_alpha, optimizer) -> int:
     state = load_file(path)
     model.load_state_dict({name[6:]: value for name, value in state.items() if name.startswith("model.")})
     with torch.no_grad():
-        for kind, value in log_alpha.items():
-            value.copy_(state[f"gates.{kind}"])
+        log_alpha.copy_(state["gates"])
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in state.items():
         if name.startswith("adam."):
