@@ -31,6 +31,7 @@ def expected_open(log_alpha: Float[Tensor, "layer head"]) -> Float[Tensor, ""]:
     return torch.sigmoid(log_alpha - _SHIFT).sum()
 
 
-def is_open(log_alpha: Float[Tensor, "layer head"]) -> Float[Tensor, "layer head"]:
-    """The gates when they are frozen: 1 where the noiseless gate is above one half, else 0."""
-    return (torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW > 0.5).float()
+def is_open(log_alpha: Float[Tensor, "layer head"], most: int | None = None) -> Float[Tensor, "layer head"]:
+    """The gates when they are frozen: 1 where the noiseless gate is above one half, for at most ``most`` heads, else 0."""
+    least = -torch.inf if most is None else log_alpha.flatten().topk(most).values[-1]
+    return ((torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW > 0.5) & (log_alpha >= least)).float()

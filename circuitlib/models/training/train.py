@@ -50,6 +50,8 @@ class Stage:
     guidance: float = 0.0  # weight of the guidance loss
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
+    doubled_from: int | None = None  # the step of the stage from which the cost is twice as high
+    most_open: int | None = None  # with fixed gates: how many stay open at most, by log alpha
     two_runs: bool = False
     warmup: int = 0
 
@@ -102,12 +104,13 @@ def train(
         lr = stage.lr[0] + (stage.lr[1] - stage.lr[0]) * at / stage.steps
         optimizer.param_groups[0]["lr"] = lr * min(1.0, (at + 1) / (stage.warmup + 1))
         optimizer.param_groups[1]["lr"] = recipe.gate_lr if stage.gates == "learn" else 0.0
-        open_cost = stage.open_cost * at / stage.steps
+        harder = stage.doubled_from is not None and at >= stage.doubled_from
+        open_cost = stage.open_cost * (2 if harder else 1) * at / stage.steps
         made = batches(tokenizer, stream, stage, seed, step)
         losses = take_step(model, log_alpha, optimizer, stage, made, open_cost, recipe, step)
         if (step + 1) % recipe.log_every == 0 or step + 1 == recipe.steps:
             row = {"step": step + 1, "stage": stage.name, "lr": lr, "seconds": round(time.time() - began, 1)} | losses
-            open_heads = gates.is_open(log_alpha.detach()) if stage.gates != "off" else None
+            open_heads = gates.is_open(log_alpha.detach(), stage.most_open) if stage.gates != "off" else None
             row |= measure(model, tokenizer, open_heads)
             save(folder, step + 1, model, log_alpha, optimizer)
             with (folder / "log.jsonl").open("a") as log:
@@ -166,7 +169,7 @@ def choose_gates(model, log_alpha, stage: Stage, batch: Batch, generator: torch.
     if stage.gates == "learn":
         keep = gates.sample(log_alpha, n_rows, generator)
     else:
-        keep = gates.is_open(log_alpha.detach()).repeat(n_rows, 1, 1)
+        keep = gates.is_open(log_alpha.detach(), stage.most_open).repeat(n_rows, 1, 1)
     if not stage.two_runs:
         return keep, partners(batch.group, generator)
     with torch.no_grad():
