@@ -234,7 +234,8 @@ class Engine:
             positions = None
         else:
             (q,) = self._project(layer, "q", stack, base, keep, rows[0::3], slot, at_read=True)
-            k, v = self._project(layer, "kv", stack, base, keep, [row for row in rows if row not in rows[0::3]], slot)
+            others = [row for i, row in enumerate(rows) if i % 3]
+            k, v = self._project(layer, "kv", stack, base, keep, others, slot)
             positions = stack.positions
         z = attend(layer, q, k, v, positions) - _at(reference.z[slot.layer], positions)
         first, which = _distinct(keep[:, slot.rows.stop :, slot.writes].transpose(1, 2), stack.separate)
@@ -283,7 +284,7 @@ class Engine:
             Logits at the read positions, in parts that stay under ``memory_mb``.
         """
         slot, rows = self.graph.slot_of(receiver), rows.to(self.read.device)
-        for part, prompts in self._parts(len(rows), after=slot):
+        for part, prompts in self._parts(len(rows), work=self._work_after(slot, run.keep)):
             with torch.no_grad():
                 logits = [self._logits_from(run, receiver, rows[part], slot, some) for some in prompts]
             yield torch.cat(logits, 1)
@@ -347,24 +348,40 @@ class Engine:
         return torch.cat([self.forward(keep, full=full, prompts=some) for some in prompts], 1)
 
     def _parts(
-        self, n_circuits: int, full: bool = False, after: Slot | None = None
+        self, n_circuits: int, full: bool = False, work: tuple | None = None
     ) -> Iterator[tuple[slice, list[slice]]]:
         """Circuits that fit in a pass with all prompts; where not even one does, some prompts at a time."""
-        fit, n = self.memory_mb * 2**20 / self._bytes(full, after), len(self.task)
+        fit, n = self.memory_mb * 2**20 / self._bytes(full, *(work or ())), len(self.task)
         circuits, prompts = max(1, int(fit / n)), min(n, max(1, int(fit)))
         for i in range(0, n_circuits, circuits):
             yield slice(i, i + circuits), [slice(j, j + prompts) for j in range(0, n, prompts)]
 
-    def _bytes(self, full: bool = False, after: Slot | None = None) -> int:
-        """What one prompt of one circuit takes at most: the stack, one layer's work (per head: what three receivers read,
-        before and after LayerNorm, and what the head writes) and the logits."""
+    def _bytes(
+        self, full: bool = False, done: int = 0, n_heads: int | None = None, n_distinct: int | None = None
+    ) -> int:
+        """What one prompt of one circuit takes at most.
+
+        Args:
+            done: how many senders all circuits have in common.
+            n_heads: heads that a layer has to compute.
+            n_distinct: inputs of these heads that differ.
+        """
         weights, n_pos, k = self.weights, self.task.clean.shape[1], len(self._positions(full))
-        done = 0 if after is None else min(after.writes.stop, len(self.graph.senders)) - 1
-        stack = (max(0, self._n_full - done) * n_pos + (len(self.graph.senders) - done) * k) * weights.d_model
-        heads = self.graph.n_heads if after is None or after.layer < self.graph.n_layers - 1 else 1
-        reads = 7 if after is None else 10  # with what all circuits have in common
-        work = heads * n_pos * (reads * weights.d_model + 5 * weights.d_head) + 2 * n_pos * weights.d_mlp
-        return (stack + work + 3 * k * weights.d_vocab) * self.start.element_size()
+        n_heads = self.graph.n_heads if n_heads is None else n_heads
+        n_distinct = 3 * n_heads if n_distinct is None else n_distinct
+        stack = max(0, self._n_full - done) * n_pos + (len(self.graph.senders) - done) * k
+        # What is read, before and after LayerNorm (and, once more, what all circuits have in common); what heads write.
+        width = ((2 + (done > 0)) * n_distinct + n_heads) * weights.d_model
+        heads = 8 * n_heads * weights.d_head
+        floats = stack * weights.d_model + n_pos * (width + heads + 2 * weights.d_mlp) + 3 * k * weights.d_vocab
+        return floats * self.start.element_size()
+
+    def _work_after(self, slot: Slot, keep: Bool[Tensor, "receiver sender"]) -> tuple[int, int, int]:
+        """The arguments of ``_bytes`` for what has to be computed after one receiver of ``slot`` changed."""
+        done = min(slot.writes.stop, len(self.graph.senders)) - 1
+        after = [other for other in self.graph.slots if other.kind == "attn" and other.layer > slot.layer]
+        distinct = [len(_distinct(keep[None, other.rows, : other.n_upstream])[0]) for other in after]
+        return done, self.graph.n_heads if after else 1, max([1, *distinct])
 
 
 # What senders write ------------------------------------------------------------------------------
@@ -648,17 +665,22 @@ def project(
     heads = list(range(weights.n_heads)) if heads is None else heads
     index = [(head, "qkv".index(part)) for head in heads for part in parts]
     W, b = layer.W_QKV[tuple(zip(*index, strict=True))], layer.b_QKV[tuple(zip(*index, strict=True))]
-    h = norm(weights, x, layer.ln1).flatten(2, 3)
-    if list(which) == list(range(len(index))):
-        y = h @ W + b[:, None]
+    h = norm(weights, x, layer.ln1)
+    if h.shape[1] == 1:  # all read the same: one product
+        y = _one_input(h[:, 0], W, b)
+    elif list(which) == list(range(len(index))):
+        y = (h.flatten(2, 3) @ W + b[:, None]).unflatten(2, x.shape[2:4])
     else:
-        y = h.new_empty(len(h), len(index), h.shape[2], W.shape[-1])
+        y = h.new_empty(len(h), len(index), *x.shape[2:4], W.shape[-1])
         for i in range(h.shape[1]):
             mine = [receiver for receiver, of in enumerate(which) if of == i]
-            y[:, mine] = (h[:, i] @ W[mine].movedim(0, 1).flatten(1)).unflatten(-1, (len(mine), -1)).movedim(2, 1)
-        y += b[:, None]
-    y = y.view(len(x), len(heads), len(parts), *x.shape[2:4], -1)
-    return list(y.unbind(2))
+            y[:, mine] = _one_input(h[:, i], W[mine], b[mine])
+    return list(y.unflatten(1, (len(heads), len(parts))).unbind(2))
+
+
+def _one_input(x: Float[Tensor, "c n pos d_model"], W: Float[Tensor, "receiver d_model d_head"], b: Tensor) -> Tensor:
+    """The projections of receivers that all read the same, ``[c, receiver, n, pos, d_head]``."""
+    return F.linear(x, W.movedim(0, 1).flatten(1).T, b.flatten()).unflatten(-1, b.shape).movedim(-2, 1)
 
 
 def attend(
@@ -669,12 +691,13 @@ def attend(
     positions: Int[Tensor, "query"] | None = None,
 ) -> Float[Tensor, "c head n query d_head"]:
     """Causal attention, for queries at ``positions`` (None = all): ``z``, the head's output before ``W_O``."""
-    seen = None
+    shape, seen = (len(q), q.shape[2]), None
     if positions is not None:
         seen = torch.arange(k.shape[-2], device=k.device) <= positions[:, None]
-    flat = (x.flatten(0, 1) for x in (q, k, v))
-    z = F.scaled_dot_product_attention(*flat, attn_mask=seen, is_causal=positions is None, scale=1 / layer.scale)
-    return z.unflatten(0, q.shape[:2])
+    # As [c·n, head, pos, d_head]: what projections of one input, laid out as they are, give without a copy.
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=positions is None, scale=1 / layer.scale)
+    return z.unflatten(0, shape).transpose(1, 2)
 
 
 def write_heads(
@@ -686,14 +709,14 @@ def write_heads(
 
     The bias b_O belongs to no head.
     """
-    z, shape = z.flatten(-3, -2), z.shape[-3:-1]
     if which is None or len(set(which)) == len(which):
-        return (z @ W_O).unflatten(-2, shape)
+        return (z.flatten(-3, -2) @ W_O).unflatten(-2, z.shape[-3:-1])
     sums = []
     for kind in dict.fromkeys(which):
         mine = [head for head, of in enumerate(which) if of == kind]
-        sums.append(z[..., mine, :, :].movedim(-3, -2).flatten(-2) @ W_O[mine].flatten(0, 1))
-    return torch.stack(sums, -3).unflatten(-2, shape)
+        of_kind = z if len(mine) == len(which) else z[..., mine, :, :, :]
+        sums.append(of_kind.movedim(-4, -2).flatten(-2) @ W_O[mine].flatten(0, 1))
+    return sums[0].unsqueeze(-4) if len(sums) == 1 else torch.stack(sums, -4)
 
 
 def mlp(weights: Weights, layer: LayerWeights, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
