@@ -77,6 +77,21 @@ RECIPES = {
                 most_open=9,
                 two_runs=True,
             ),
+            # More docstrings, so that names never seen in one are matched and copied like the others.
+            Stage(
+                "polish",
+                300,
+                (7e-4, 0.0),
+                length=96,
+                docstrings=28,
+                any_token=True,
+                repeats=8,
+                code=4,
+                alphabets=SMALL_ALPHABETS,
+                gates="fixed",
+                most_open=9,
+                two_runs=True,
+            ),
         ),
     ),
 }
