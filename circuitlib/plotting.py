@@ -198,7 +198,7 @@ def plot_circuit(
         for box in boxes:
             if not box.bend:
                 _draw_box(ax, box, {arrow.part for arrow in arrows if arrow.end is box})
-        _finish_circuit(ax, boxes, arrows, title, "" if weights is None else f"{value_name}, widest {_plain(limit)}")
+        _finish_circuit(ax, boxes, arrows, title, "" if weights is None else f"{value_name}, widest {limit:.2f}")
     return ax.figure
 
 
