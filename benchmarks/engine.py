@@ -8,6 +8,8 @@ Prints, for one run on this machine:
 2. all exact effects of ``docstring-4l`` against one forward pass for each edge through hooks, extrapolated from 300
    edges (aim: at least 8 times faster);
 3. peak memory, and how a batch of circuits is split under a limit.
+
+Times are CPU seconds of one thread, so that other work on the machine disturbs them little.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ def exact_effects() -> None:
     edges = engine.graph.edges
     sample = random.Random(0).sample(range(len(edges)), 300)
     hooked = HookedEdges(model, task)
-    start = time.perf_counter()
+    start = time.process_time()
     slow = torch.stack([hooked.values_without(edges[i]) for i in sample])
-    hooks_s = (time.perf_counter() - start) * len(edges) / len(sample)
-    start = time.perf_counter()
+    hooks_s = (time.process_time() - start) * len(edges) / len(sample)
+    start = time.process_time()
     fast = engine.values_without(engine.all, edges)
-    engine_s = time.perf_counter() - start
+    engine_s = time.process_time() - start
     n, n_pos = task.clean.shape
     print(
         f"2. {len(edges):,} exact effects, {task.name} on {model.cfg.n_layers} × {model.cfg.n_heads} × {model.cfg.d_model}, {n} × {n_pos} tokens:"
@@ -184,10 +186,10 @@ def best_of(n: int, *functions) -> list[float]:
         function()
     for _ in range(n):
         for i, function in enumerate(functions):
-            start = time.perf_counter()
+            start = time.process_time()
             with torch.no_grad():
                 function()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], time.process_time() - start)
     return best
 
 
