@@ -642,7 +642,9 @@ def _lay_out(boxes: list[_Box], arrows: list[_Arrow]) -> list[_Box]:
     most = max(sum(box.bend for box in row) for row in rows)
     for bend in bends.values():
         bend.width = min(BEND_WIDTH, 2.5 / most)  # however many there are, the picture stays about as wide as its boxes
-    boxes[-1].width = max(boxes[-1].width, 0.13 * len(set(map(id, boxes[-1].below))))
+    for box in boxes:
+        if box.below and not box.name.startswith("a"):
+            box.width = max(box.width, len(box.below) * (0.34 if len(box.below) <= 4 else 0.13))
     for row in rows:
         _place(row, [float(i) for i in range(len(row))])
     for sweep in range(24):
@@ -696,7 +698,7 @@ def _set_tips(arrows: list[_Arrow]) -> None:
             continue
         mine.sort(key=lambda arrow: arrow.way[-2].x)
         for i, arrow in enumerate(mine):
-            arrow.tip = box.x + (i - (len(mine) - 1) / 2) * min(0.13, (box.width - 0.1) / len(mine))
+            arrow.tip = box.x + (i - (len(mine) - 1) / 2) * (0.32 if len(mine) <= 4 else 0.12)
 
 
 def _draw_arrow(axis, arrow: _Arrow, limit: float, width: float, annotate: bool) -> None:
