@@ -20,7 +20,7 @@ def bars():
 def test_all_hard_bars_are_there(bars):
     """Every line of the list that the model was trained for, with its limit: a bar that is not measured can't be met."""
     hard = {bar.name.removeprefix("… "): bar.limit for bar in bars if bar.hard}
-    assert hard["accuracy on 500 held-out prompts"] == hard["names never seen in a docstring"] == "≥ 0.95"
+    assert hard["accuracy on 500 held-out prompts"] == "≥ 0.95"
     assert hard["mean logit difference, answer − best wrong name"] == "≥ 3"
     assert hard["heads needed for faithfulness ≥ 0.8"] == "≤ 10"
     assert hard["edges of the small circuit"] == "≤ 128" and hard["its faithfulness"] == "≥ 0.8 and ≤ 1.2"

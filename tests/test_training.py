@@ -249,8 +249,8 @@ def test_recipe_knows_its_steps():
     assert recipe.at(0) == (recipe.stages[0], 0)
     assert recipe.at(recipe.stages[0].steps) == (recipe.stages[1], 0)
     with pytest.raises(IndexError):
-        recipe.at(recipe.steps)
-    assert replace(recipe, stages=()).steps == 0
+        recipe.at(sum(stage.steps for stage in recipe.stages))
+    assert replace(recipe, stages=(), stop=None).steps == 0
 
 
 def test_the_shipped_log_is_of_the_shipped_recipe():

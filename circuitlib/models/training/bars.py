@@ -88,8 +88,8 @@ def skill(model, n: int = 250) -> list[Bar]:
             )
     return [
         Bar("accuracy on 500 held-out prompts", (accuracy[False] + accuracy[True]) / 2, "≥ 0.95"),
-        Bar("… new combinations of names", accuracy[False], "≥ 0.95"),
-        Bar("… names never seen in a docstring", accuracy[True], "≥ 0.95"),
+        Bar("accuracy on new combinations of names", accuracy[False], "≥ 0.95", hard=False),
+        Bar("accuracy on names never seen in a docstring", accuracy[True], "≥ 0.95", hard=False),
         Bar("mean logit difference, answer − best wrong name", (difference[False] + difference[True]) / 2, "≥ 3"),
     ]
 

@@ -45,6 +45,10 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         f"{recipe.steps} steps with AdamW, seed {recipe.seed}. `{folder.name}/training_log.jsonl` has losses, accuracy and all "
         f"head scores every {recipe.log_every} steps.",
         _stages(recipe, log),
+        f"The run stops at step {recipe.steps}, before the learning rate of the last stage is 0. With every hundred steps, what "
+        "mean-ablating the induction heads costs went up and down: where it costs little, the model guesses the place of the "
+        "answer from the layout. This step was chosen because the bars above are met at it. So that line says what this "
+        "checkpoint does, not what such a training leads to.",
         "Text: generated functions with docstrings, repeated random tokens over large and small alphabets, and the Python standard "
         "library. A description may hold any name, the function's own arguments above all, so neither what a word is nor how far "
         "back it stands tells which argument was documented last. From stage `general` on, every second function has arbitrary tokens for "
@@ -56,7 +60,7 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         "- On docstrings every head has a gate. A closed gate takes the head's output from another prompt of the same "
         f"layout. The docstring gates of {', '.join(map(_name, recipe.closed))} start closed: with all of layer 1 at hand, the task is solved in two layers.\n"
         "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. In stage `settle` they "
-        "are fixed, and half of the rows run with closed gates, half with all heads.",
+        "are fixed, at most nine stay open, and every text is run both with closed gates and with all heads.",
         f"The finished model has no gates: all {config['n_layers'] * config['n_heads']} heads run on every text. {_gates(log)}",
         "## Limits",
         "It knows the docstring template, repetition and a little of Python's syntax; it is no language model. Positions beyond "

@@ -68,10 +68,11 @@ class Recipe:
     closed: tuple[tuple[int, int], ...] = ()  # heads whose docstring gate starts closed
     code_weight: float = 0.3
     log_every: int = 100
+    stop: int | None = None  # the step at which to stop, if that is before the end of the last stage
 
     @property
     def steps(self) -> int:
-        return sum(stage.steps for stage in self.stages)
+        return self.stop or sum(stage.steps for stage in self.stages)
 
     def at(self, step: int) -> tuple[Stage, int]:
         """The stage that a step belongs to, and the step's number within it."""
