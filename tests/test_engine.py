@@ -13,8 +13,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import circuitlib as cl
 from circuitlib.engine import DIRECTIONS, Engine
 from circuitlib.graph import ABLATIONS, Circuit, Graph, random_circuit
+from circuitlib.models.registry import REGISTRY
 
 MODELS = {
     "native LN": lambda: shells.native(),
@@ -122,6 +124,21 @@ def test_real_shapes(shape, make):
     scale = float(big(task.clean).abs().max())  # random weights make logits of the order of 100
     close(engine.run(engine.all, full=True) / scale, big(task.clean) / scale, 1e-5)
     close(engine.run(engine.none, full=True) / scale, big(task.corrupted) / scale, 1e-5)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in REGISTRY.values() if entry.family != "hub"])
+def test_shipped_and_hand_made_models(name):
+    it = cl.load_model(name)
+    task = cl.default_task(it, n=5)
+    engine = Engine(it, task)
+    close(engine.run(engine.all, full=True), it(task.clean), 1e-4)
+    close(engine.run(engine.none, full=True), it(task.corrupted), 1e-4)
+    same = Engine(it, dataclasses.replace(task, corrupted=task.clean))
+    logits = same.run(circuits_of(same.graph))
+    close(logits, it(task.clean)[:, list(task.read_positions)].expand_as(logits), 1e-4)
+    it.double()
+    engine = Engine(it, task)
+    close(engine.run(engine.all, full=True), it(task.clean), 1e-9)
 
 
 # Against the naive reference ------------------------------------------------------------------------
