@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitlib import exercises
-from circuitlib.exercises import CHECKS, NotYet, check, exercise
+from circuitlib.exercises import CHECKS, NotYet, check, checking, exercise
 
 
 def logit_difference(logits, answers, distractors):
@@ -335,7 +334,7 @@ def test_checking_does_not_touch_the_global_random_state():
 
 
 def test_a_check_is_added_by_a_decorator(monkeypatch):
-    monkeypatch.setattr(exercises, "CHECKS", dict(CHECKS))
+    monkeypatch.setattr(checking, "CHECKS", dict(CHECKS))
 
     @exercise("50.1", hint="count.")
     def _(answer):
