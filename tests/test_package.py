@@ -25,6 +25,7 @@ ORDER = (
     "tasks",
     "graph",
     "circuits",
+    "published",
     "engine",
     "patching",
     "heads",
