@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "models": "models",
     "load_model": "models",
+    "training_log": "models",
     "Task": "tasks",
     "default_task": "tasks",
     "docstring": "tasks",
@@ -31,6 +32,7 @@ _PUBLIC = {
     "path_patching_sweep": "patching",
     "composition_graph": "patching",
     "head_scores": "heads",
+    "repeated_tokens": "heads",
     "roles": "heads",
     "direct_logit_attribution": "heads",
     "ov_copying": "heads",
@@ -49,6 +51,7 @@ _PUBLIC = {
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",
+    "plot_lines": "plotting",
     "plot_circuit": "plotting",
     "set_attention_mode": "plotting",
     "check": "exercises",

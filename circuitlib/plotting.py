@@ -61,6 +61,15 @@ ARROWS_WITH_NUMBERS = 16
 ROW_GAP, BOX_GAP, BEND_WIDTH = 0.62, 0.16, 0.12  # inches
 # Told apart with any common colour blindness (Okabe & Ito); what MLPs and the logits read is grey.
 PART_COLOURS = {"q": "#0072b2", "k": "#d55e00", "v": "#008a63", "": "#57606a"}
+# Colour and dashes (on, off, … in points; solid without): two curves differ in both, so that grey print tells them apart.
+CURVES = (
+    ("#0072b2", ()),
+    ("#d55e00", (5, 1.6)),
+    ("#008a63", (1.4, 1.4)),
+    ("#57606a", (7, 1.6, 1.4, 1.6)),
+    ("#a6518a", (3, 1)),
+    ("#8a6d00", (9, 2.5)),
+)
 ATTENTION_MODES = ("auto", "book", "inline", "static")
 
 _attention_mode = "auto"
@@ -75,6 +84,7 @@ def plot_residual(
     row_labels: Sequence[str] | None = None,
     limit: float | None = None,
     tokens_on: str = "auto",
+    row_name: str = "layer",
     value_name: str = "effect",
 ) -> Figure:
     """Draw a layer × position map, such as the result of patching the residual stream.
@@ -87,6 +97,7 @@ def plot_residual(
         row_labels: names of the layers; by default 0, 1, 2 …
         limit: the value with the full colour; by default the largest absolute value of all matrices.
         tokens_on: "x", "y" or "auto": along the bottom up to 20 positions, else down the side.
+        row_name: what the rows are.
         value_name: what the colours mean, beside the colour bar.
 
     Returns:
@@ -107,10 +118,12 @@ def plot_residual(
     down = tokens_on == "y" or (tokens_on == "auto" and n_pos > TOKENS_ON_X)
     names = [visible(label) for label in labels]
     if down:
-        frame = _Frame("layer", row_labels, None, names, cell=(0.46, 0.19), beside=True)
+        frame = _Frame(row_name, row_labels, None, names, cell=(0.46, 0.19), beside=True)
         panels = {name: panel.T for name, panel in panels.items()}
     else:
-        frame = _Frame(None, names, "layer", row_labels, cell=(max(0.24, 4.2 / n_pos), 0.36), beside=False, rotate=True)
+        frame = _Frame(
+            None, names, row_name, row_labels, cell=(max(0.24, 4.2 / n_pos), 0.36), beside=False, rotate=True
+        )
     return _heatmaps(panels, frame, title=title, ax=ax, limit=limit, value_name=value_name, annotate=False)
 
 
@@ -148,6 +161,54 @@ def plot_heads(
         beside=len(panels) * n_heads <= COLUMNS_BESIDE,
     )
     return _heatmaps(panels, frame, title=title, ax=ax, limit=limit, value_name=value_name, annotate=annotate)
+
+
+def plot_lines(
+    curves: Mapping[str, Sequence[float]],
+    x: Sequence[float] | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+    *,
+    x_name: str = "",
+    y_name: str = "",
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw curves over one axis, such as a loss by position or a score over training.
+
+    Args:
+        curves: name → values; at most six. NaN leaves a gap.
+        x: where the values stand; by default 0, 1, 2 …
+        title, ax: as in ``plot_heads``.
+        x_name, y_name: what the axes are, with the unit.
+        marks: name → place on the x axis, drawn as a thin line with its name on top, such as the start of a stage.
+
+    Returns:
+        the matplotlib figure.
+
+    Raises:
+        ValueError: no curve or more than six, a curve that is not one number for each x, or an infinite number.
+    """
+    import matplotlib
+
+    values = _curves(curves)
+    n = len(next(iter(values.values())))
+    x = np.arange(n) if x is None else _numbers_of("x", x)
+    for name, curve in values.items():
+        if len(curve) != len(x):
+            raise ValueError(f"curves: expected {len(x)} values for {name!r}, one for each x, got {len(curve)}")
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            figure = _picture_class()(figsize=(5.6, 3.1 + 0.2 * -(-len(values) // 2)), layout="constrained")
+            ax = figure.subplots()
+        for (name, curve), (colour, dashes) in zip(values.items(), CURVES, strict=False):
+            style = {"linestyle": (0, dashes) if dashes else "solid", "linewidth": 1.8, "color": colour}
+            ax.plot(x, curve, label=name, marker="o" if len(x) <= 12 else None, markersize=3.5, **style)
+        if (x == np.round(x)).all():
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        if min(np.nanmin(curve, initial=0.0) for curve in values.values()) >= 0:
+            ax.set_ylim(bottom=0)  # what is never negative starts at zero
+        _finish_lines(ax, marks or {}, title, x_name, y_name)
+    return ax.figure
 
 
 def plot_circuit(
@@ -348,6 +409,47 @@ def visible(label: str, length: int | None = 14) -> str:
     text = _dots(left) + (" " if len(left) > 4 and bare else "") + bare + _dots(right)
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text) or "∅"
     return text if length is None or len(text) <= length else text[: length - 1] + "…"
+
+
+# --- lines --------------------------------------------------------------------------------------------------------
+
+
+def _curves(curves) -> dict[str, np.ndarray]:
+    if not isinstance(curves, Mapping) or not 1 <= len(curves) <= len(CURVES):
+        got = len(curves) if isinstance(curves, Mapping) else type(curves).__name__
+        raise ValueError(f"curves: expected 1 to {len(CURVES)} curves by name, got {got}")
+    return {str(name): _numbers_of("curves", curve) for name, curve in curves.items()}
+
+
+def _numbers_of(argument: str, values) -> np.ndarray:
+    if hasattr(values, "detach"):
+        values = values.detach().float().cpu().numpy()
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{argument}: expected a row of numbers, got shape {list(array.shape)}")
+    if np.isinf(array).any():
+        raise ValueError(f"{argument}: expected finite numbers or NaN, got an infinite one")
+    return array
+
+
+def _finish_lines(axis, marks: Mapping[str, float], title: str | None, x_name: str, y_name: str) -> None:
+    for i, (name, place) in enumerate(marks.items()):
+        axis.axvline(place, color=NO_VALUE, linewidth=0.9, zorder=0)
+        style = {"fontsize": 8.5, "color": "#57606a", "ha": "left", "va": "bottom", "parse_math": False}
+        above = (0, 2 + 10 * (i % 2))  # in two rows, so that neighbours do not run into each other
+        axis.annotate(name, (place, 1), above, xycoords=("data", "axes fraction"), textcoords="offset points", **style)
+    axis.set_xlabel(x_name, parse_math=False)
+    axis.set_ylabel(y_name, parse_math=False)
+    axis.grid(axis="y", color="#eceef0", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(length=0)
+    # Below the axis, so that it covers no curve.
+    legend = axis.figure.legend(loc="outside lower left", ncol=2, frameon=False, fontsize=9.5, handlelength=2.6)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    if title:
+        axis.set_title(title, parse_math=False, pad=8 + 20 * bool(marks))
 
 
 # --- heatmaps -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,23 @@ def test_table_of_models():
     assert "docstring" in row["tasks"]
 
 
+def test_training_log_is_the_file_and_ends_where_the_shipped_model_stands(model):
+    log = cl.training_log("docstring-4l")
+    lines = (registry.info("docstring-4l").folder / "training_log.jsonl").read_text("utf8").splitlines()
+    assert [row["step"] for row in log] == [int(line.split('"step": ')[1].split(",")[0]) for line in lines]
+    assert log[-1]["step"] == 3000 and {row["step"] % 100 for row in log} == {0}
+    # The last row was measured on other prompts than these, and rounded; but it is the same model.
+    scores = cl.head_scores(model)
+    for name in ("previous_token", "induction"):
+        assert torch.allclose(torch.tensor(log[-1][name])[:2], scores[name][:2], atol=0.12), name
+
+
+@pytest.mark.parametrize("name", ["gpt2", "handmade-induction"])
+def test_a_model_that_is_not_shipped_has_no_training_log(name):
+    with pytest.raises(ValueError, match=f"^name: expected a shipped model, which has a training log; '{name}' is"):
+        cl.training_log(name)
+
+
 def test_unknown_name_lists_the_names():
     with pytest.raises(ValueError, match=r"^unknown model 'docstring'; choose one of: docstring-4l, .*gpt2") as error:
         cl.load_model("docstring")
@@ -47,10 +64,10 @@ def test_shipped_weights_are_small_and_safe():
 
 
 def test_the_bridge_computes_what_was_trained(model):
-    from circuitlib.models.training.transformer import AttentionOnly
+    from circuitlib.models.training.transformer import Transformer
 
     cfg = model.cfg
-    plain = AttentionOnly(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head, cfg.d_vocab, cfg.n_ctx)
+    plain = Transformer(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head, cfg.d_vocab, cfg.n_ctx)
     plain.load_state_dict(model.state_dict())
     tokens = torch.randint(3, cfg.d_vocab, (3, 40))
     with torch.no_grad():

@@ -18,7 +18,15 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import circuitlib as cl
 from circuitlib import plotting
-from circuitlib.plotting import AttentionView, plot_attention, plot_heads, plot_residual, set_attention_mode, visible
+from circuitlib.plotting import (
+    AttentionView,
+    plot_attention,
+    plot_heads,
+    plot_lines,
+    plot_residual,
+    set_attention_mode,
+    visible,
+)
 
 HOSTILE = [
     "<b>",
@@ -159,9 +167,60 @@ def test_ax_is_drawn_into():
         plot_heads({"a": np.eye(2), "b": np.eye(2)}, ax=axis)
 
 
+# --- lines
+
+
+def lines(figure):
+    """The curves of a picture, without the marks."""
+    return [line for line in figure.axes[0].get_lines() if not line.get_label().startswith("_")]
+
+
+def test_lines_are_the_values_and_the_legend_their_names():
+    figure = plot_lines({"a": [1.0, 2.0, float("nan")], "$b$": torch.tensor([3, 1, 2])}, [10, 20, 40], x_name="step")
+    assert [line.get_label() for line in lines(figure)] == ["a", "$b$"]
+    np.testing.assert_allclose(lines(figure)[0].get_ydata(), [1, 2, np.nan])
+    np.testing.assert_allclose(lines(figure)[1].get_xdata(), [10, 20, 40])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "$b$"]
+    assert not any(text.get_parse_math() for text in figure.legends[0].get_texts())
+    assert figure.axes[0].get_xlabel() == "step"
+    figure._repr_png_()
+
+
+def test_curves_differ_in_colour_and_in_dashes():
+    drawn = lines(plot_lines({str(i): [i, i + 1] for i in range(6)}))
+    assert len({line.get_color() for line in drawn}) == 6
+    assert len({str(line._dash_pattern) for line in drawn}) == 6
+
+
+def test_lines_start_at_zero_unless_some_value_is_below():
+    assert plot_lines({"a": [3, 4]}).axes[0].get_ylim()[0] == 0
+    assert plot_lines({"a": [3, 4], "b": [-1, 0]}).axes[0].get_ylim()[0] < -1
+
+
+def test_marks_stand_at_their_place():
+    figure = plot_lines({"a": np.arange(5)}, marks={"first": 0, "second": 2.5})
+    marks = [line for line in figure.axes[0].get_lines() if line not in lines(figure)]
+    assert [line.get_xdata()[0] for line in marks] == [0, 2.5]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["first", "second"]
+
+
+def test_rows_of_a_residual_map_can_be_something_else_than_layers():
+    for down in ("x", "y"):
+        figure = plot_residual(np.ones((2, 3)), "abc", row_labels=["a0.0", "a0.1"], row_name="head", tokens_on=down)
+        names = {figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()}
+        assert "head" in names and "layer" not in names
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: plot_lines({}), "curves: expected 1 to 6 curves by name, got 0"),
+        (lambda: plot_lines([1, 2]), "curves: expected 1 to 6 curves by name, got list"),
+        (lambda: plot_lines({str(i): [1] for i in range(7)}), "curves: expected 1 to 6 curves by name, got 7"),
+        (lambda: plot_lines({"a": [1, 2], "b": [1]}), "curves: expected 2 values for 'b', one for each x, got 1"),
+        (lambda: plot_lines({"a": [[1, 2]]}), r"curves: expected a row of numbers, got shape \[1, 2\]"),
+        (lambda: plot_lines({"a": [1, np.inf]}), "curves: expected finite numbers or NaN, got an infinite one"),
+        (lambda: plot_lines({"a": [1, 2]}, [1]), "curves: expected 1 values for 'a', one for each x, got 2"),
         (lambda: plot_residual(np.ones(3), "abc"), r"matrix: expected \[layer, pos\], got shape \[3\]"),
         (lambda: plot_residual(np.ones((2, 3)), "ab"), "labels: expected one for each of 3 positions, got 2"),
         (

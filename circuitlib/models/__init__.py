@@ -4,9 +4,9 @@ import sys
 import types
 
 from .load import load_model
-from .registry import ModelInfo, info, models
+from .registry import ModelInfo, info, models, training_log
 
-__all__ = ["ModelInfo", "info", "load_model", "models"]
+__all__ = ["ModelInfo", "info", "load_model", "models", "training_log"]
 
 
 class _CallableModule(types.ModuleType):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,23 @@ def info(name: str) -> ModelInfo:
     if name not in REGISTRY:
         raise ValueError(f"unknown model {name!r}; choose one of: {', '.join(REGISTRY)}")
     return REGISTRY[name]
+
+
+def training_log(name: str) -> list[dict]:
+    """What was measured while a shipped model was trained: one row every so many steps, in order.
+
+    Every row has ``step`` (steps done), ``stage``, ``lr``, ``loss_…`` (training losses of that one step, nats a token),
+    ``accuracy_seen`` and ``accuracy_unseen`` (docstrings with names that training docstrings held, and with others),
+    ``logit_diff``, ``repeat_loss_…`` (nats a token) and a score of each head, ``[layer][head]``, for each head type.
+
+    Raises:
+        ValueError: a model that is not shipped, or an unknown name.
+    """
+    entry = info(name)
+    path = entry.folder / "training_log.jsonl"
+    if entry.family != "shipped" or not path.exists():
+        raise ValueError(f"name: expected a shipped model, which has a training log; {name!r} is {entry.family}")
+    return [json.loads(line) for line in path.read_text("utf8").splitlines()]
 
 
 def models():
