@@ -16,6 +16,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -131,15 +132,18 @@ class Engine:
         return values[0] if isinstance(circuits, Circuit) else values
 
     def values_without(
-        self, circuit: Circuit, edges: Sequence[Edge | str], metric: str | Metric | None = None
+        self, circuit: Circuit, edges: Sequence[Edge | str], metric: str | Metric | None = None, run: Run | None = None
     ) -> Float[Tensor, "e n"]:
         """The metric on each prompt with one edge more cut: row i is ``circuit`` without ``edges[i]``.
 
         The same as ``values([circuit - [edge] for edge in edges])``, but only what lies after an edge's receiver is run,
         and edges into one receiver share passes.
+
+        Args:
+            run: of ``cache(circuit)``, for several calls with one circuit.
         """
         edges = [circuit.graph.edge(edge) for edge in edges]
-        run, measure = self.cache(circuit), self.measure(metric)
+        run, measure = run or self.cache(circuit), self.measure(metric)
         values = self.start.new_empty(len(edges), len(self.task))
         for receiver in dict.fromkeys(edge.receiver for edge in edges):
             mine = [i for i, edge in enumerate(edges) if edge.receiver == receiver]
@@ -211,50 +215,60 @@ class Engine:
         stack.write([0], (start - reference.embed).expand(len(keep), 1, *start.shape), everywhere=True)
         return self._after(stack, keep, reference, 0)
 
-    def _after(self, stack: Stack, keep: Tensor, reference: Reference, first: int) -> Float[Tensor, "c n k d_vocab"]:
-        """A run from the ``first`` slot on; ``stack`` holds what was written before."""
+    def _after(
+        self, stack: Stack, keep: Tensor, reference: Reference, first: int, only: Sequence[int] | None = None
+    ) -> Float[Tensor, "c n k d_vocab"]:
+        """A run from the ``first`` slot on; ``stack`` holds what was written before, and what senders not in ``only`` write."""
         for base, slot in list(zip(reference.residual, self.graph.slots, strict=True))[first:]:
             if slot.kind == "logits":
                 return unembed(self.weights, stack.sum(base, keep, slot.rows, slot.n_upstream, at_read=True)[:, 0])
-            compute = self._attention if slot.kind == "attn" else self._mlp
-            columns, new = compute(stack, base, keep, reference, slot)
-            stack.write(columns, new, self._everywhere(slot))
+            if senders := _written_at(slot, only):
+                columns, new = self._write(stack, base, keep, reference, slot, senders)
+                stack.write(columns, new, self._everywhere(slot))
+
+    def _write(
+        self, stack: Stack, base: Tensor, keep: Tensor, reference: Reference, slot: Slot, senders: list[int]
+    ) -> tuple[list[int], Float[Tensor, "c distinct n pos d_model"]]:
+        """What these senders of a slot write, minus the reference, and under which senders it is to be held."""
+        if slot.kind == "attn":
+            return self._attention(stack, base, keep, reference, slot, senders)
+        return senders, self._mlp(stack, base, keep, reference, slot)
 
     def _everywhere(self, slot: Slot) -> bool:
         """Whether what is written here is needed at all positions: what the last layer writes, only where it is read."""
         return slot.layer < self.graph.n_layers - 1
 
     def _attention(
-        self, stack, base, keep, reference, slot
+        self, stack, base, keep, reference, slot, senders
     ) -> tuple[list[int], Float[Tensor, "c distinct n pos d_model"]]:
-        """What the heads of a layer write, minus the reference. Heads from which all receivers keep the same are written as one."""
-        layer, rows = self.weights.layers[slot.layer], list(range(slot.rows.start, slot.rows.stop))
+        """What heads of a layer write, minus the reference. Heads from which all receivers keep the same are written as one."""
+        layer, heads = self.weights.layers[slot.layer], [sender - slot.writes.start for sender in senders]
         if self._everywhere(slot):
-            q, k, v = self._project(layer, "qkv", stack, base, keep, rows, slot)
+            q, k, v = self._project(layer, "qkv", stack, base, keep, slot, heads)
             positions = None
         else:
-            (q,) = self._project(layer, "q", stack, base, keep, rows[0::3], slot, at_read=True)
-            others = [row for i, row in enumerate(rows) if i % 3]
-            k, v = self._project(layer, "kv", stack, base, keep, others, slot)
+            (q,) = self._project(layer, "q", stack, base, keep, slot, heads, at_read=True)
+            k, v = self._project(layer, "kv", stack, base, keep, slot, heads)
             positions = stack.positions
-        z = attend(layer, q, k, v, positions) - _at(reference.z[slot.layer], positions)
-        first, which = _distinct(keep[:, slot.rows.stop :, slot.writes].transpose(1, 2), stack.separate)
-        return [slot.writes.start + i for i in first], write_heads(layer.W_O, z, which)
+        z = attend(layer, q, k, v, positions) - _at(_pick(reference.z[slot.layer], heads), positions)
+        first, which = _distinct(keep[:, slot.rows.stop :, senders].transpose(1, 2), stack.separate)
+        return [senders[i] for i in first], write_heads(_pick(layer.W_O, heads), z, which)
 
     def _project(
-        self, layer, parts, stack, base, keep, rows, slot, at_read=False
+        self, layer, parts, stack, base, keep, slot, heads, at_read=False
     ) -> list[Float[Tensor, "c head n pos d_head"]]:
         """Queries, keys, values. Receivers that keep the same edges read the same: what they read is made once."""
+        rows = [slot.rows.start + 3 * head + "qkv".index(part) for head in heads for part in parts]
         first, which = _distinct(keep[:, rows, : slot.n_upstream])
         x = stack.sum(base, keep, [rows[i] for i in first], slot.n_upstream, at_read)
-        return project(self.weights, layer, parts, x, which)
+        return project(self.weights, layer, parts, x, which, heads)
 
-    def _mlp(self, stack, base, keep, reference, slot) -> tuple[list[int], Float[Tensor, "c one n pos d_model"]]:
+    def _mlp(self, stack, base, keep, reference, slot) -> Float[Tensor, "c one n pos d_model"]:
         """What the MLP of a layer writes, minus the reference."""
         everywhere = self._everywhere(slot)
         x = stack.sum(base, keep, slot.rows, slot.n_upstream, at_read=not everywhere)
         out = mlp(self.weights, self.weights.layers[slot.layer], x)
-        return [slot.writes.start], out - _at(reference.mlp[slot.layer], None if everywhere else stack.positions)
+        return out - _at(reference.mlp[slot.layer], None if everywhere else stack.positions)
 
     # Runs that share their beginning -------------------------------------------------------------
 
@@ -274,35 +288,54 @@ class Engine:
     def logits_from(
         self, run: Run, receiver: str, rows: Bool[Tensor, "c sender"]
     ) -> Iterator[Float[Tensor, "part n k d_vocab"]]:
-        """Logits of runs that differ from ``run`` in what one receiver keeps; only what lies after it is computed.
+        """Logits of runs that differ from ``run`` in what one receiver keeps.
+
+        Only what this changes is computed: the receiver's node, and the nodes that hear of it and are heard at the logits.
 
         Args:
-            run: of ``cache``. What it holds of the receiver's layer and of the layers above must be current (see ``update``).
+            run: of ``cache``.
             rows: for each of ``c`` runs, the edges into ``receiver`` that are kept: ``[c, sender]`` or ``[c, sender, pos]``.
 
         Yields:
             Logits at the read positions, in parts that stay under ``memory_mb``.
         """
         slot, rows = self.graph.slot_of(receiver), rows.to(self.read.device)
-        for part, prompts in self._parts(len(rows), work=self._work_after(slot, run.keep)):
+        changed = [] if slot.kind == "logits" else self._changed(run.keep, node_of(receiver), heard=True)
+        for part, prompts in self._parts(len(rows), work=self._work(slot, run.keep, changed)):
             with torch.no_grad():
-                logits = [self._logits_from(run, receiver, rows[part], slot, some) for some in prompts]
+                logits = [self._logits_from(run, receiver, rows[part], slot, changed, some) for some in prompts]
             yield torch.cat(logits, 1)
 
     def _logits_from(
-        self, run: Run, receiver: str, rows: Tensor, slot: Slot, prompts: slice
+        self, run: Run, receiver: str, rows: Tensor, slot: Slot, changed: list[int], prompts: slice
     ) -> Float[Tensor, "c n k d_vocab"]:
         start, run = self.start[prompts], Run(run.keep, run.stack.of_prompts(prompts))
         reference, at = self.reference.of_prompts(prompts, len(start)), self.graph.slots.index(slot)
         if slot.kind == "logits":
             x = run.stack.sum(reference.residual[at], rows[:, None], [0], slot.n_upstream, at_read=True)
             return unembed(self.weights, x[:, 0])
-        node = self.graph.sender_index[node_of(receiver)]
-        below = Below(run.stack, _without(run.keep, node)[None], slot.writes.stop)
-        after = slot.writes.stop - 1  # senders that are not written here, but for the node
-        stack = Stack(max(0, self._n_full - after), len(self.graph.senders) - after, len(rows), start, self.read, below)
-        stack.write([node], self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
-        return self._after(stack, run.keep.expand(len(rows), *run.keep.shape), reference, at + 1)
+        below = Below(run.stack, _without(run.keep, changed)[None])
+        n_full = bisect_left(changed, self._n_full)
+        stack = Stack(n_full, len(changed), len(rows), start, self.read, below)
+        stack.write(changed[:1], self._node(run, receiver, rows, reference, slot), self._everywhere(slot))
+        return self._after(stack, run.keep[None], reference, at + 1, changed[1:])
+
+    def _changed(self, keep: Bool[Tensor, "receiver sender"], node: str, heard: bool = False) -> list[int]:
+        """``node`` and the senders that write something else when it does; if ``heard``, only those that reach the logits."""
+        keep = (keep if keep.dim() == 2 else keep.any(-1)).cpu().numpy()
+        changed = np.zeros(len(self.graph.senders), dtype=bool)
+        changed[self.graph.sender_index[node]] = True
+        for slot in self.graph.slots[:-1]:
+            changed[slot.writes] |= (keep[slot.rows] & changed).any(1).reshape(slot.writes.stop - slot.writes.start, -1).any(1)
+        if heard:
+            reads = np.zeros(len(self.graph.senders), dtype=bool)  # of a slot's nodes: whether they reach the logits
+            for slot in reversed(self.graph.slots):
+                n_nodes = max(1, slot.writes.stop - slot.writes.start)
+                reach = reads[slot.writes] if slot.kind != "logits" else np.ones(1, dtype=bool)
+                reads |= keep[slot.rows][reach.repeat((slot.rows.stop - slot.rows.start) // n_nodes)].any(0)
+            reads[self.graph.sender_index[node]] = True
+            changed &= reads
+        return changed.nonzero()[0].tolist()
 
     def _node(
         self, run: Run, receiver: str, rows: Tensor, reference: Reference, slot: Slot
@@ -312,7 +345,7 @@ class Engine:
         if slot.kind == "mlp":
             keep = run.keep.expand(len(rows), *run.keep.shape).clone()
             keep[:, slot.rows] = rows[:, None]
-            return self._mlp(run.stack, base, keep, reference, slot)[1]
+            return self._mlp(run.stack, base, keep, reference, slot)
         layer, head = self.weights.layers[slot.layer], self.graph.sender_index[node_of(receiver)] - slot.writes.start
         positions = None if self._everywhere(slot) else run.stack.positions
         qkv = []
@@ -325,14 +358,18 @@ class Engine:
         return write_heads(layer.W_O[head, None], z)
 
     def update(self, run: Run, receiver: str, row: Bool[Tensor, "sender"]) -> None:
-        """Change in place what ``receiver`` keeps in ``run``, and what its node writes; what lies after it goes stale."""
-        slot = self.graph.slot_of(receiver)
-        if slot.kind != "logits":
-            with torch.no_grad():
-                reference = self.reference.of_prompts(slice(None), len(self.start))
-                new = self._node(run, receiver, row[None], reference, slot)
-            run.stack.overwrite(self.graph.sender_index[node_of(receiver)], new, self._everywhere(slot))
+        """Change in place what ``receiver`` keeps in ``run``, and what its node and all who hear of it write."""
         run.keep[self.graph.receiver_index[receiver]] = row
+        if receiver == "logits":
+            return
+        changed = self._changed(run.keep, node_of(receiver))
+        with torch.no_grad():
+            for prompts in next(self._parts(1))[1]:
+                stack, reference = run.stack.of_prompts(prompts), self.reference.of_prompts(prompts, len(self.start[prompts]))
+                for base, slot in zip(reference.residual, self.graph.slots, strict=True):
+                    if senders := _written_at(slot, changed):
+                        _, new = self._write(stack, base, run.keep[None], reference, slot, senders)
+                        stack.overwrite(senders, new, self._everywhere(slot))
 
     # Memory --------------------------------------------------------------------------------------
 
@@ -348,40 +385,48 @@ class Engine:
         return torch.cat([self.forward(keep, full=full, prompts=some) for some in prompts], 1)
 
     def _parts(
-        self, n_circuits: int, full: bool = False, work: tuple | None = None
+        self, n_circuits: int, full: bool = False, work: tuple = ()
     ) -> Iterator[tuple[slice, list[slice]]]:
         """Circuits that fit in a pass with all prompts; where not even one does, some prompts at a time."""
-        fit, n = self.memory_mb * 2**20 / self._bytes(full, *(work or ())), len(self.task)
+        fit, n = self.memory_mb * 2**20 / self._bytes(full, *work), len(self.task)
         circuits, prompts = max(1, int(fit / n)), min(n, max(1, int(fit)))
         for i in range(0, n_circuits, circuits):
             yield slice(i, i + circuits), [slice(j, j + prompts) for j in range(0, n, prompts)]
 
     def _bytes(
-        self, full: bool = False, done: int = 0, n_heads: int | None = None, n_distinct: int | None = None
+        self,
+        full: bool = False,
+        changed: Sequence[int] | None = None,
+        n_heads: int | None = None,
+        n_distinct: int | None = None,
     ) -> int:
         """What one prompt of one circuit takes at most.
 
         Args:
-            done: how many senders all circuits have in common.
+            changed: senders that the circuits do not have in common; None for all.
             n_heads: heads that a layer has to compute.
             n_distinct: inputs of these heads that differ.
         """
         weights, n_pos, k = self.weights, self.task.clean.shape[1], len(self._positions(full))
         n_heads = self.graph.n_heads if n_heads is None else n_heads
         n_distinct = 3 * n_heads if n_distinct is None else n_distinct
-        stack = max(0, self._n_full - done) * n_pos + (len(self.graph.senders) - done) * k
+        new = range(len(self.graph.senders)) if changed is None else changed
+        stack = bisect_left(new, self._n_full) * n_pos + len(new) * k
         # What is read, before and after LayerNorm (and, once more, what all circuits have in common); what heads write.
-        width = ((2 + (done > 0)) * n_distinct + n_heads) * weights.d_model
+        width = ((2 + (changed is not None)) * n_distinct + n_heads) * weights.d_model
         heads = 8 * n_heads * weights.d_head
         floats = stack * weights.d_model + n_pos * (width + heads + 2 * weights.d_mlp) + 3 * k * weights.d_vocab
         return floats * self.start.element_size()
 
-    def _work_after(self, slot: Slot, keep: Bool[Tensor, "receiver sender"]) -> tuple[int, int, int]:
-        """The arguments of ``_bytes`` for what has to be computed after one receiver of ``slot`` changed."""
-        done = min(slot.writes.stop, len(self.graph.senders)) - 1
-        after = [other for other in self.graph.slots if other.kind == "attn" and other.layer > slot.layer]
-        distinct = [len(_distinct(keep[None, other.rows, : other.n_upstream])[0]) for other in after]
-        return done, self.graph.n_heads if after else 1, max([1, *distinct])
+    def _work(self, slot: Slot, keep: Bool[Tensor, "receiver sender"], changed: list[int]) -> tuple[list[int], int, int]:
+        """The arguments of ``_bytes`` for runs that differ in a receiver of ``slot``, and so in what ``changed`` write."""
+        n_heads, n_distinct = 1, 1
+        for other in self.graph.slots:
+            heads = _written_at(other, changed[1:]) if other.kind == "attn" else []
+            rows = [other.rows.start + 3 * (head - other.writes.start) + i for head in heads for i in range(3)]
+            n_heads = max(n_heads, len(heads))
+            n_distinct = max(n_distinct, len(_distinct(keep[None, rows, : other.n_upstream])[0]) if rows else 1)
+        return changed, n_heads, n_distinct
 
 
 # What senders write ------------------------------------------------------------------------------
@@ -397,11 +442,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Below:
-    """The first ``n`` senders of ``stack``, with the edges that are kept from them: what a batch of runs has in common."""
+    """What a batch of runs has in common: ``stack``, and the edges that are kept from senders that write the same in all."""
 
     stack: Stack
     keep: Bool[Tensor, "1 receiver sender"]
-    n: int
 
 
 class Stack:
@@ -458,11 +502,12 @@ class Stack:
         view.full, view.read = self.full[:, :, prompts], self.read[:, :, prompts]
         return view
 
-    def overwrite(self, sender: int, new: Float[Tensor, "1 1 n pos d_model"], everywhere: bool) -> None:
+    def overwrite(self, senders: list[int], new: Float[Tensor, "1 sender n pos d_model"], everywhere: bool) -> None:
+        """Replace what these senders write, in a stack that holds every sender."""
         if everywhere:
-            self.full[:, sender] = new[:, 0]
+            self.full[:, senders] = new
             new = new[..., self.positions, :]
-        self.read[:, sender] = new[:, 0]
+        self.read[:, senders] = new
 
     def sum(
         self,
@@ -474,25 +519,29 @@ class Stack:
     ) -> Float[Tensor, "c receiver n pos d_model"]:
         """What the receivers ``rows`` read: ``base`` plus the kept differences of the senders before ``n_upstream``.
 
-        ``keep`` is ``[c, receiver, sender]`` or ``[c, receiver, sender, pos]``.
+        ``keep`` is ``[c, receiver, sender]`` or ``[c, receiver, sender, pos]``; with one circuit it counts for all.
         """
         base = (base[..., self.positions, :] if at_read else base)[None, None]
         if self.below is not None:
-            base = self.below.stack._add(base, self.below.keep[:, rows], self.below.n, at_read)
+            base = self.below.stack._add(base, self.below.keep[:, rows], n_upstream, at_read)
         return self._add(base, keep[:, rows], n_upstream, at_read)
 
     def _add(
         self, base: Tensor, keep: Tensor, n_upstream: int, at_read: bool
     ) -> Float[Tensor, "c receiver n pos d_model"]:
         n = bisect_left(self.columns, n_upstream)
-        written = (self.read if at_read else self.full)[:, :n]
-        keep = keep[:, :, self.columns[:n]].to(written.dtype)
+        written, keep = (self.read if at_read else self.full)[:, :n], keep[:, :, self.columns[:n]]
+        if not keep.requires_grad and n > 2 * len(some := _some(keep)):  # few are kept: leave out the others
+            written, keep = written[:, some], keep[:, :, some]
+        keep = keep.to(written.dtype)
         if keep.dim() == 4:
             keep = keep[..., self.positions] if at_read else keep
-            return base + torch.einsum("crsp,csnpd->crnpd", keep, written)
-        n_circuits, n_rows = keep.shape[:2]
+            return base + torch.einsum("crsp,csnpd->crnpd", keep.expand(len(written), *keep.shape[1:]) if len(keep) == 1 else keep, written.expand(len(keep), *written.shape[1:]) if len(written) == 1 else written)
+        n_circuits, n_rows = max(len(keep), len(written)), keep.shape[1]
         if len(written) == 1:  # what all circuits have in common: one product for all
             keep = keep.flatten(0, 1)[None]
+        else:
+            keep = keep.expand(n_circuits, -1, -1)
         base = base.expand(n_circuits, n_rows, *written.shape[2:]).reshape(*keep.shape[:2], -1)
         return torch.baddbmm(base, keep, written.flatten(2)).view(n_circuits, n_rows, *written.shape[2:])
 
@@ -865,7 +914,25 @@ def _distinct(keep: Float[Tensor, "c this that"], separate: bool = False) -> tup
     return [which.index(kind) for kind in range(len(kinds))], which
 
 
-def _without(keep: Bool[Tensor, "receiver sender"], sender: int) -> Bool[Tensor, "receiver sender"]:
+def _some(keep: Bool[Tensor, "c receiver sender"]) -> list[int]:
+    """The senders from which anything is kept."""
+    kept = keep.movedim(2, 0).flatten(1).any(1)
+    return kept.nonzero()[:, 0].tolist()
+
+
+def _without(keep: Bool[Tensor, "receiver sender"], senders: list[int]) -> Bool[Tensor, "receiver sender"]:
     keep = keep.clone()
-    keep[:, sender] = False
+    keep[:, senders] = False
     return keep
+
+
+def _written_at(slot: Slot, senders: Sequence[int] | None) -> list[int]:
+    """Those of ``senders`` (ascending; None = all) that write at ``slot``."""
+    if senders is None:
+        return list(range(slot.writes.start, slot.writes.stop))
+    return list(senders[bisect_left(senders, slot.writes.start) : bisect_left(senders, slot.writes.stop)])
+
+
+def _pick(x: Float[Tensor, "head *rest"], heads: list[int]) -> Float[Tensor, "some *rest"]:
+    """These heads, without a copy if it is all."""
+    return x if len(heads) == len(x) else x[heads]
