@@ -11,7 +11,16 @@ import torch
 
 import circuitlib as cl
 from circuitlib.engine import DIRECTIONS, Engine
-from circuitlib.evaluation import completeness, faithfulness, faithfulness_curve, minimality, random_baseline
+from circuitlib.evaluation import (
+    Curve,
+    cmd,
+    completeness,
+    cpr,
+    faithfulness,
+    faithfulness_curve,
+    minimality,
+    random_baseline,
+)
 from circuitlib.evaluation.faithfulness import denominator
 from circuitlib.graph import ABLATIONS, Circuit, random_circuit
 
@@ -97,6 +106,60 @@ def test_a_curve_from_an_order_a_function_and_scores():
     assert by_scores.sizes == tuple(
         sorted({max(1, round(it.graph.n_edges * p)) for p in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)})
     )
+
+
+def test_a_curve_from_circuits_has_their_sizes():
+    it = engine()
+    circuits = [random_circuit(it.graph, k, k) for k in (60, 5, 30)]
+    curve = faithfulness_curve(it, [*circuits, circuits[0]])
+    assert curve.sizes == (5, 30, 60)
+    expected = [faithfulness(it, circuits[i]) for i in (1, 2, 0)]
+    assert list(curve.values) == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ValueError, match="sizes: expected None, for circuits have their own"):
+        faithfulness_curve(it, circuits, sizes=[5])
+
+
+def mib_areas(percentages, faithfulnesses):
+    """CPR and CMD as in MIB's evaluation code: trapezoids over the shares, from the first to the last."""
+    under = from_1 = 0.0
+    for i in range(len(percentages) - 1):
+        width = percentages[i + 1] - percentages[i]
+        under += width * (faithfulnesses[i] + faithfulnesses[i + 1]) / 2
+        from_1 += width * (abs(1 - faithfulnesses[i]) + abs(1 - faithfulnesses[i + 1])) / 2
+    return under, from_1
+
+
+def test_cpr_and_cmd_are_mibs_areas_and_the_piece_below_its_first_size():
+    percentages = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+    values = (0.02, -0.1, 0.3, 0.6, 0.8, 1.3, 1.25, 0.9, 1.1, 1.0)
+    curve = Curve(tuple(int(share * 1000) for share in percentages), values, 1000)
+    under, from_1 = mib_areas(percentages, values)
+    assert cpr(curve) == pytest.approx(under + 0.001 * 0.02 / 2)
+    assert cmd(curve) == pytest.approx(from_1 + 0.001 * (1 + 0.98) / 2)
+    assert cpr(curve) == pytest.approx(under, abs=1e-4)
+
+
+def test_cpr_and_cmd_of_curves_that_are_known():
+    straight = Curve((10, 40, 100), (0.1, 0.4, 1.0), 100)
+    assert cpr(straight) == pytest.approx(0.5) and cmd(straight) == pytest.approx(0.5)
+    at_once = Curve((0, 1, 100), (0.0, 1.0, 1.0), 100)
+    assert cpr(at_once) == pytest.approx(0.995) and cmd(at_once) == pytest.approx(0.005)
+    too_much = Curve((0, 1, 99, 100), (0.0, 2.0, 2.0, 1.0), 100)
+    assert cpr(too_much) == pytest.approx(0.01 + 1.96 + 0.015)
+    assert cmd(too_much) == pytest.approx(0.01 + 0.98 + 0.005)  # more than the model counts as badly as nothing
+    part = Curve((20,), (0.5,), 100)  # the ends hold by definition
+    assert cpr(part) == pytest.approx(0.05 + 0.6) and cmd(part) == pytest.approx(0.15 + 0.2)
+    with pytest.raises(ValueError, match="curve: expected at least one point"):
+        cpr(Curve((), (), 100))
+
+
+def test_the_ends_that_are_added_are_what_the_engine_measures():
+    it = engine("zero", "denoising")
+    order = random_circuit(it.graph, it.graph.n_edges, 1).edges
+    middle = faithfulness_curve(it, order, sizes=[20, 50])
+    whole = faithfulness_curve(it, order, sizes=[0, 20, 50, it.graph.n_edges])
+    for area in (cpr, cmd):
+        assert area(middle) == pytest.approx(area(whole), abs=1e-5)
 
 
 def test_random_circuits_of_the_same_size():

@@ -82,7 +82,7 @@ class Curve:
 
 def faithfulness_curve(
     engine: Engine,
-    source: Callable[[int], Circuit] | Sequence[Edge | str],
+    source: Callable[[int], Circuit] | Sequence[Edge | str] | Sequence[Circuit],
     sizes: Sequence[int] | None = None,
     *,
     metric: str | Metric | None = None,
@@ -91,15 +91,60 @@ def faithfulness_curve(
 
     Args:
         source: scores (anything with ``.top(k)``), a function from a size to a circuit, or edges in order, the best first.
-        sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges.
+            Or circuits, such as ``cl.acdc_sweep`` returns: these are measured as they are, from small to large.
+        sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges. Not with circuits.
     """
+    if isinstance(source, Sequence) and source and isinstance(source[0], Circuit):
+        if sizes is not None:
+            raise ValueError("sizes: expected None, for circuits have their own")
+        return _curve(engine, sorted(dict.fromkeys(source), key=len), metric)
     if sizes is None:
         n_edges = getattr(source, "graph", engine.graph).n_edges
         sizes = sorted({max(1, round(n_edges * percent / 100)) for percent in PERCENTAGES})
     sizes = list(sizes)
     if not sizes or any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError(f"sizes: expected integers from 0, at least one, got {sizes!r}")
-    circuits = [_circuit(engine, source, size) for size in sorted(sizes)]
+    return _curve(engine, [_circuit(engine, source, size) for size in sorted(sizes)], metric)
+
+
+def cpr(curve: Curve) -> float:
+    """Circuit performance ratio: the area under faithfulness f(k), k the share of all edges (MIB, Mueller et al. 2025).
+
+    High if small circuits already carry the behaviour, or more than it: a method is rewarded for leaving out what works against
+    the task. 1 is what a curve at f = 1 gives, ½ a straight line from nothing to everything.
+
+    The axis is linear and the area is that of trapezoids, as in MIB's code. Two points hold by definition and are added where the
+    curve lacks them: f = 0 without edges and f = 1 with all. MIB's own area starts at .1 % of the edges; that leaves out
+    at most .0005 · f(.1 %). Where the curve has few sizes, the area is rough.
+
+    Raises:
+        ValueError: a curve without points.
+    """
+    return _area(curve, lambda f: f)
+
+
+def cmd(curve: Curve) -> float:
+    """Circuit-model distance: the area of |1 − f(k)|, k the share of all edges (MIB, Mueller et al. 2025).
+
+    0 for circuits that do just what the model does, at any size; ½ for a straight line from nothing to everything. Unlike in
+    ``cpr``, doing more than the model counts as badly as doing less. The axis, the trapezoids and the ends are those of ``cpr``.
+
+    Raises:
+        ValueError: a curve without points.
+    """
+    return _area(curve, lambda f: abs(1 - f))
+
+
+def _area(curve: Curve, height: Callable[[float], float]) -> float:
+    if not curve.sizes:
+        raise ValueError("curve: expected at least one point, got none")
+    points = list(zip(curve.sizes, curve.values, strict=True))
+    points = [(0, 0.0)] * (curve.sizes[0] > 0) + points + [(curve.n_edges, 1.0)] * (curve.sizes[-1] < curve.n_edges)
+    steps = zip(points, points[1:], strict=False)
+    return sum((k2 - k1) * (height(f1) + height(f2)) / 2 for (k1, f1), (k2, f2) in steps) / curve.n_edges
+
+
+def _curve(engine: Engine, circuits: Sequence[Circuit], metric: str | Metric | None) -> Curve:
     values = faithfulness(engine, circuits, metric=metric)
     return Curve(tuple(len(circuit) for circuit in circuits), tuple(values.tolist()), circuits[0].graph.n_edges)
 
