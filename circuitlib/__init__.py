@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "models": "models",
     "load_model": "models",
+    "HELD_OUT_NAMES": "models.words",
     "training_log": "models",
     "Task": "tasks",
     "default_task": "tasks",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .engine import Engine, Reference, Weights, embed, norm, unembed, write_all, write_heads
-from .graph import Edge, Graph
+from .engine import Engine, Reference, Weights, Written, embed, norm, unembed, write_all, write_heads
+from .graph import Circuit, Edge, Graph
 from .tasks import Task
 
 
@@ -110,18 +112,12 @@ def direct_logit_attribution(model, task: Task) -> Attribution:
     with torch.no_grad():
         written = write_all(weights, embed(weights, task.clean))
         residual = Reference.of(weights, written).residual[-1][:, read]
-        direction, constant = _answer_direction(weights, task, unembed(weights, residual))
-        if weights.eps is not None:
-            scale = (residual.var(-1, unbiased=False, keepdim=True) + weights.eps).sqrt()
-            direction = (direction - direction.mean(-1, keepdim=True)) / scale  # centring x is centring the direction
-
-        def worth(x: Float[Tensor, "*part n k d_model"]) -> Float[Tensor, "*part"]:
-            return (x * direction).sum(-1).mean((-1, -2))
-
+        reader = _Reader.of(weights, task, residual)
+        worth = reader.on(residual)
         layers = zip(weights.layers, written.z, strict=True)
         heads = torch.stack([worth(write_heads(layer.W_O, z[:, :, read])) for layer, z in layers])
         mlps = torch.stack([worth(out[:, read]) for out in written.mlp]) if written.mlp else torch.zeros(0)
-        biases = worth(sum(layer.b_O for layer in weights.layers).expand_as(residual)) + constant
+        biases = worth(sum(layer.b_O for layer in weights.layers).expand_as(residual)) + reader.constant
         return Attribution(
             heads,
             mlps,
@@ -130,6 +126,178 @@ def direct_logit_attribution(model, task: Task) -> Attribution:
             biases=float(biases),
             total=float(task.metric(unembed(weights, residual)).mean()),
         )
+
+
+@dataclass(frozen=True)
+class HeadAttribution:
+    """The direct logit attribution of one head, split by where its values come from.
+
+    Args:
+        senders: who wrote what the head reads: "embed", "a0.0", …
+        values: ``[sender, pos]``, what the head takes from what this sender wrote at this position; a mean over prompts.
+        biases: what no sender writes: output biases below the head, LayerNorm's bias, the head's value bias.
+        total: the head's entry in ``Attribution.heads``; values and biases sum to it.
+    """
+
+    senders: tuple[str, ...]
+    values: Float[Tensor, "sender pos"]
+    biases: float
+    total: float
+
+
+def head_attribution(model, task: Task, head: str) -> HeadAttribution:
+    """From where a head takes what it adds to the logit difference, and who had written it there.
+
+    A head's output is a sum over the positions that it attends to, and what stands at a position is a sum over senders.
+    The attention pattern and both LayerNorms' scales are taken from the clean run and held fixed; then the head's
+    direct logit attribution splits into these parts. Elhage et al. (2021), "Path expansion".
+
+    Raises:
+        ValueError: a head that does not exist.
+    """
+    weights, read = Weights.of(model), list(task.read_positions)
+    at_layer, at_head = _parse_head(weights, "head", head)
+    layer, graph = weights.layers[at_layer], Graph(model)
+    pattern = attention_patterns(model, task.clean)[at_layer][:, at_head, read]
+    with torch.no_grad():
+        written = write_all(weights, embed(weights, task.clean))
+        residuals = Reference.of(weights, written).residual
+        x, last = residuals[at_layer * (2 if written.mlp else 1)], residuals[-1][:, read]
+        reader = _Reader.of(weights, task, last)
+        # What one unit of each dimension is worth: of the head's value, of what its LayerNorm gives, of what that reads.
+        per_value = reader.direction / reader.scale(last) @ layer.W_O[at_head].T
+        per_normed = per_value @ layer.W_QKV[at_head, 2].T
+        per_input = per_normed if layer.ln1 is None else per_normed * layer.ln1[0]
+        per_input = per_input if weights.eps is None else per_input - per_input.mean(-1, keepdim=True)
+
+        def worth(out: Float[Tensor, "n pos d_model"]) -> Float[Tensor, "pos"]:
+            return (torch.einsum("npd,nkd->nkp", out / _scale(weights, x), per_input) * pattern).mean((0, 1))
+
+        senders = graph.senders[: graph.slot_of(f"{head}.v").n_upstream]
+        values = torch.stack([worth(out) for out in _outputs(weights, written)[: len(senders)]])
+        below = sum((lower.b_O for lower in weights.layers[:at_layer]), torch.zeros(weights.d_model))
+        biases = worth(below.expand_as(x)).sum() + (per_value @ layer.b_QKV[at_head, 2]).mean()
+        if layer.ln1 is not None:
+            biases = biases + (per_normed @ layer.ln1[1]).mean()
+        total = reader.on(last)(written.z[at_layer][at_head][:, read] @ layer.W_O[at_head])
+    return HeadAttribution(senders, values, float(biases), float(total))
+
+
+@dataclass(frozen=True)
+class SelfRepair:
+    """Where the metric goes when senders are ablated: ``total`` is the sum of the other parts.
+
+    Each part is positive where it lowers the metric, as an effect is; a negative one repairs.
+
+    Args:
+        own: what the ablated senders added directly, minus what stands in for it.
+        heads: ``[layer, head]``, how much less each *other* head adds directly; 0 for ablated ones. mlps: ``[layer]``.
+        scale: what the last LayerNorm does by dividing by another number.
+        rival: what it costs that another wrong answer is now the best one; never negative.
+        total: M(all) − M(ablated).
+    """
+
+    own: float
+    heads: Float[Tensor, "layer head"]
+    mlps: Float[Tensor, "layer"]
+    scale: float
+    rival: float
+    total: float
+
+
+def self_repair(engine: Engine, senders: Sequence[str]) -> SelfRepair:
+    """Ablate senders, all their out-edges together, and account for the change of the logit difference part by part.
+
+    The parts are taken in order: first everything that is written, read along the direction and with the LayerNorm
+    scale of the run as it was (``own``, ``heads``, ``mlps``), then the new scale, then the new best wrong answer.
+    In another order each would get another share; the sum is exact in any. After Rushing & Nanda, "Explorations of
+    self-repair in language models" (2024), who compare the direct effect of a head with what ablating it does.
+
+    Raises:
+        ValueError: a sender that does not exist, a denoising engine, or a task without distractors.
+    """
+    if engine.direction != "noising":
+        raise ValueError(f"engine: expected one that is noising, got {engine.direction!r}")
+    graph, weights, task, senders = engine.graph, engine.weights, engine.task, list(senders)
+    for name in senders:
+        if name not in graph.sender_index:
+            raise ValueError(f"senders: {name!r} does not exist in {graph!r}; expected one like 'a0.5'")
+    without = engine.all - [edge for name in senders for edge in out_edges(graph, name)]
+    with torch.no_grad():
+        before, after = _read_by_logits(engine, engine.all), _read_by_logits(engine, without)
+        old, new = (parts.sum(0) for parts in (before, after))
+        reader = _Reader.of(weights, task, old)
+        lost = reader.on(old)((before - after)[:-1])
+        ablated = torch.tensor([graph.sender_index[name] for name in senders], dtype=torch.long)
+        own = float(lost[ablated].sum())
+        lost[ablated] = 0
+        rescaled = float(reader.on(new)(new)) + reader.constant
+        m_old, m_new = (float(task.metric(unembed(weights, x)).mean()) for x in (old, new))
+    effects = {name: lost[i] for name, i in graph.sender_index.items()}
+    heads = torch.stack([effects[f"a{layer}.{head}"] for layer, head in graph_heads(graph)])
+    mlps = torch.stack([effects[f"m{layer}"] for layer in range(graph.n_layers)]) if graph.mlps else torch.zeros(0)
+    linear = m_old - own - float(lost.sum())
+    return SelfRepair(
+        own, heads.view(graph.n_layers, graph.n_heads), mlps, linear - rescaled, rescaled - m_new, m_old - m_new
+    )
+
+
+def _read_by_logits(engine: Engine, circuit: Circuit) -> Float[Tensor, "sender+1 n k d_model"]:
+    """What the logits read from each sender in a run of ``circuit``, and, last, the biases that no sender writes."""
+    weights, run = engine.weights, engine.cache(circuit)
+    reference = engine.reference.of_prompts(slice(None), len(engine.task))
+    keep = run.keep[engine.graph.receiver_index["logits"]].view(-1, 1, 1, 1)
+    replaced = torch.stack([out[:, engine.read] for out in _outputs(weights, reference)])
+    biases = sum(layer.b_O for layer in weights.layers).expand_as(replaced[:1])
+    return torch.cat([replaced + keep * run.stack.read[0], biases])
+
+
+def _outputs(weights: Weights, written: Written) -> list[Float[Tensor, "n pos d_model"]]:
+    """What each sender writes, in the order of ``Graph.senders``."""
+    outputs = [written.embed]
+    for i, layer in enumerate(weights.layers):
+        outputs += write_heads(layer.W_O, written.z[i]).unbind()
+        outputs += [written.mlp[i]] if written.mlp else []
+    return outputs
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How the logit difference reads the last residual stream: along ``direction``, over the LayerNorm's scale.
+
+    ``direction`` ``[n, k, d_model]`` has the LayerNorm's weight folded in and is centred: centring x is centring it.
+    ``constant`` is what is added whatever is written.
+    """
+
+    weights: Weights
+    direction: Float[Tensor, "n k d_model"]
+    constant: float
+
+    @classmethod
+    def of(cls, weights: Weights, task: Task, residual: Float[Tensor, "n k d_model"]) -> _Reader:
+        if task.metric_name != "logit_diff":
+            raise ValueError(f"task: expected one whose metric is a logit difference, got {task.metric_name!r}")
+        direction, constant = _answer_direction(weights, task, unembed(weights, residual))
+        if weights.eps is not None:
+            direction = direction - direction.mean(-1, keepdim=True)
+        return cls(weights, direction, float(constant))
+
+    def scale(self, residual: Float[Tensor, "n k d_model"]) -> Float[Tensor, "n k 1"]:
+        return _scale(self.weights, residual)
+
+    def on(self, residual: Float[Tensor, "n k d_model"]) -> Callable[[Tensor], Float[Tensor, "*part"]]:
+        """What vectors ``[*part, n, k, d_model]`` add to the metric, if the scale is that of ``residual``."""
+        direction = self.direction / self.scale(residual)
+        return lambda x: (x * direction).sum(-1).mean((-1, -2))
+
+
+def _scale(weights: Weights, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... 1"]:
+    """What LayerNorm divides by; 1 in a model without."""
+    return (
+        torch.ones_like(x[..., :1])
+        if weights.eps is None
+        else (x.var(-1, unbiased=False, keepdim=True) + weights.eps).sqrt()
+    )
 
 
 def _answer_direction(weights: Weights, task: Task, logits) -> tuple[Float[Tensor, "n k d_model"], Float[Tensor, ""]]:
@@ -146,24 +314,82 @@ def _answer_direction(weights: Weights, task: Task, logits) -> tuple[Float[Tenso
     return direction, constant
 
 
-def ov_copying(model, tokens: Int[Tensor, "token"] | None = None) -> Float[Tensor, "layer head"]:
-    """How often a head that attends to a token would raise that token's own logit more than any other's. From 0 to 1.
+def ov_circuit(
+    model, path: Sequence[str | Sequence[str]], tokens: Int[Tensor, "token"] | None = None
+) -> Float[Tensor, "token d_vocab"]:
+    """What a token adds to every logit when it travels along ``path``, from weights alone. Row: the token at the start.
 
-    ``tokens``: the tokens to try (ids); default all. The token's embedding goes through the first LayerNorm of the
-    head's layer, W_V, W_O, the last LayerNorm's weight and the unembedding: a head with 1 copies whatever it looks at.
+    The token's embedding goes through the first LayerNorm of the first head's layer, W_V and W_O of each head in turn, the
+    LayerNorm weights between, the last LayerNorm's weight and the unembedding: the OV circuit for one head, a virtual
+    attention head for several. Elhage et al. (2021), "OV circuit", "Virtual attention heads".
+
+    Args:
+        path: heads from the first to the last, such as ``["a0.5", "a3.6"]``; a list among them stands for heads of one layer
+            side by side, whose outputs are added.
+        tokens: the tokens to try (ids); default all.
+
+    Returns:
+        logits up to a factor: what the LayerNorms after the first head divide by depends on the prompt and is left out
+        (taken as 1). It is the same for all logits of a prompt, so their order is right.
+
+    Raises:
+        ValueError: no heads, a head that does not exist, or one that does not come after the one before.
     """
     weights = Weights.of(model)
+    steps = [[step] if isinstance(step, str) else list(step) for step in path]
+    steps = [[_parse_head(weights, "path", name) for name in step] for step in steps]
+    if not steps or any(len({layer for layer, _ in step}) != 1 for step in steps):
+        raise ValueError(f"path: expected heads, side by side only within one layer, got {path!r}")
+    if any(early[0][0] >= late[0][0] for early, late in itertools.pairwise(steps)):
+        raise ValueError(f"path: expected each head in a later layer than the one before, got {path!r}")
     tokens = torch.arange(weights.W_E.shape[0]) if tokens is None else tokens
-    scores = torch.zeros(len(weights.layers), weights.n_heads)
     with torch.no_grad():
-        for layer, head in graph_heads(scores):
-            W = weights.layers[layer]
-            value = norm(weights, weights.W_E[tokens], W.ln1) @ W.W_QKV[head, 2]
-            written = value @ W.W_O[head]
-            if weights.ln_final is not None:
-                written = (written - written.mean(-1, keepdim=True)) * weights.ln_final[0]
-            scores[layer, head] = ((written @ weights.W_U).argmax(-1) == tokens).float().mean()
+        x = weights.W_E[tokens]
+        for i, step in enumerate(steps):
+            layer = weights.layers[step[0][0]]
+            h = norm(weights, x, layer.ln1) if i == 0 else _linear_norm(weights, x, layer.ln1)
+            x = sum(h @ layer.W_QKV[head, 2] @ layer.W_O[head] for _, head in step)
+        return _linear_norm(weights, x, weights.ln_final) @ weights.W_U
+
+
+def ov_copying(
+    model, tokens: Int[Tensor, "token"] | None = None, after: Sequence[str] = ()
+) -> Float[Tensor, "layer head"]:
+    """How often a head that attends to a token would raise that token's own logit more than any other's. From 0 to 1.
+
+    A head with 1 copies whatever it looks at. See ``ov_circuit`` for what is computed.
+
+    Args:
+        tokens: the tokens to try (ids); default all.
+        after: heads of one layer that first move the token to where the head looks, as previous-token heads do. Heads that
+            are not in a later layer get NaN. Without: the head reads the token's embedding.
+    """
+    weights, after = Weights.of(model), list(after)
+    tokens = torch.arange(weights.W_E.shape[0]) if tokens is None else tokens
+    first = max((_parse_head(weights, "after", name)[0] + 1 for name in after), default=0)
+    scores = torch.full((len(weights.layers), weights.n_heads), torch.nan)
+    for layer, head in graph_heads(scores):
+        if layer >= first:
+            path = [after, f"a{layer}.{head}"] if after else [f"a{layer}.{head}"]
+            scores[layer, head] = (ov_circuit(model, path, tokens).argmax(-1) == tokens).float().mean()
     return scores
+
+
+def _linear_norm(weights: Weights, x: Float[Tensor, "... d_model"], affine) -> Float[Tensor, "... d_model"]:
+    """What of LayerNorm is linear: centring and the weight."""
+    x = x if weights.eps is None else x - x.mean(-1, keepdim=True)
+    return x if affine is None else x * affine[0]
+
+
+def _parse_head(weights: Weights, argument: str, name: str) -> tuple[int, int]:
+    """ "a1.4" → (1, 4); a ValueError if there is no such head."""
+    found = re.fullmatch(r"a(\d+)\.(\d+)", name) if isinstance(name, str) else None
+    layer, head = (int(found[1]), int(found[2])) if found else (-1, -1)
+    if not (0 <= layer < len(weights.layers) and head < weights.n_heads):
+        raise ValueError(
+            f"{argument}: expected a head from a0.0 to a{len(weights.layers) - 1}.{weights.n_heads - 1}, got {name!r}"
+        )
+    return layer, head
 
 
 def composition(model, kind: str) -> Float[Tensor, "layer head layer head"]:

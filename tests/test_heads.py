@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import shells
 import torch
 
 import circuitlib as cl
@@ -17,6 +20,13 @@ def model():
 @pytest.fixture(scope="module")
 def task(model):
     return cl.docstring(model, n=6)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    """A small random GPT-2 with MLPs, and a task for it."""
+    model = shells.gpt2(seed=7)
+    return model, shells.random_task(model, n=4)
 
 
 def test_head_scores_by_a_naive_loop(model):
@@ -147,3 +157,179 @@ def test_bad_input_is_one_clear_line(model):
         cl.composition(model, "q")
     with pytest.raises(ValueError, match="period: expected 2 to 47 for this model, got 99"):
         cl.head_scores(model, period=99)
+
+
+def by_hooks(model, task):
+    """The clean run through TransformerLens, and for each sender what it writes: a dictionary of [n, pos, d_model]."""
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(task.clean)
+        out = {"embed": cache["hook_embed"] + cache["hook_pos_embed"]}
+        for layer, block in enumerate(model.blocks):
+            for head in range(model.cfg.n_heads):
+                out[f"a{layer}.{head}"] = cache["z", layer][:, :, head] @ block.attn.W_O[head]
+    return logits, cache, out
+
+
+def test_head_attribution_sums_to_the_attribution_of_the_head(model, task):
+    heads = cl.direct_logit_attribution(model, task).heads
+    for layer, head in ((0, 6), (2, 3), (3, 6), (3, 0)):
+        parts = cl.head_attribution(model, task, f"a{layer}.{head}")
+        assert parts.total == pytest.approx(heads[layer, head].item(), abs=1e-4)
+        assert float(parts.values.sum()) + parts.biases == pytest.approx(parts.total, abs=1e-4)
+        assert parts.senders == ("embed", *(f"a{i}.{j}" for i in range(layer) for j in range(8)))
+
+
+def test_head_attribution_by_a_naive_loop(model, task):
+    """One sender at one position, prompt by prompt: its share of the value, seen by the logits through two fixed scales."""
+    logits, cache, out = by_hooks(model, task)
+    layer, head, sender, position = 3, 4, "a0.5", task.position("comma_C")
+    attn, total = model.blocks[layer].attn, 0.0
+    for i in range(len(task)):
+        wrong = max(task.distractors[i].tolist(), key=lambda token: logits[i, -1, token].item())
+        x = out[sender][i, position]
+        read = (x - x.mean()) / cache[f"blocks.{layer}.ln1.hook_scale"][i, position] * model.blocks[layer].ln1.weight
+        written = cache["pattern", layer][i, head, -1, position] * (read @ attn.W_V[head] @ attn.W_O[head])
+        seen = (written - written.mean()) / cache["ln_final.hook_scale"][i, -1] * model.ln_final.weight
+        total += (seen @ (model.W_U[:, task.answers[i]] - model.W_U[:, wrong])).item()
+    parts = cl.head_attribution(model, task, f"a{layer}.{head}")
+    measured = parts.values[parts.senders.index(sender), position].item()
+    assert measured == pytest.approx(total / len(task), abs=1e-4)
+    assert abs(measured) > 0.1
+
+
+def test_head_attribution_with_several_read_positions_and_without_layer_norm():
+    model = cl.load_model("handmade-docstring")
+    task = cl.default_task(model, n=4)
+    both = cl.Task(
+        "two",
+        task.clean,
+        task.corrupted,
+        torch.stack([task.answers, task.answers], 1),
+        torch.stack([task.distractors, task.distractors], 1),
+        task.positions,
+        (task.position("param_2"), task.position("param_3")),
+    )
+    for which in (task, both):
+        parts, heads = cl.head_attribution(model, which, "a2.0"), cl.direct_logit_attribution(model, which).heads
+        assert parts.total == pytest.approx(heads[2, 0].item(), abs=1e-4)
+        assert float(parts.values.sum()) + parts.biases == pytest.approx(parts.total, abs=1e-4)
+    parts = cl.head_attribution(model, task, "a2.0")
+    assert divmod(int(parts.values.argmax()), parts.values.shape[1]) == (0, task.position("C_def"))
+
+
+def test_head_attribution_of_a_model_with_mlps(gpt):
+    model, task = gpt
+    parts, heads = cl.head_attribution(model, task, "a1.1"), cl.direct_logit_attribution(model, task).heads
+    assert parts.senders == tuple(cl.Graph(model).senders[: cl.Graph(model).slot_of("a1.1.v").n_upstream])
+    assert "m0" in parts.senders
+    assert parts.total == pytest.approx(heads[1, 1].item(), abs=1e-4)
+    assert float(parts.values.sum()) + parts.biases == pytest.approx(parts.total, abs=1e-4)
+
+
+@pytest.mark.parametrize(("head", "ablation"), [("a3.6", "corrupted"), ("a2.3", "mean"), ("a0.5", "zero")])
+def test_self_repair_by_hooks(model, task, head, ablation):
+    """The ablated run through TransformerLens's hooks; the direct effects read off its cache."""
+    engine, (layer, at) = cl.Engine(model, task, ablation=ablation), map(int, head[1:].split("."))
+    logits, cache, out = by_hooks(model, task)
+    with torch.no_grad():
+        _, corrupted = model.run_with_cache(task.corrupted)
+        stand_in = {
+            "corrupted": corrupted["z", layer][:, :, at],
+            "mean": corrupted["z", layer][:, :, at].mean(0),
+            "zero": torch.tensor(0.0),
+        }[ablation]
+
+        def hook(z, hook):
+            z = z.clone()
+            z[:, :, at] = stand_in
+            return z
+
+        with model.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_z", hook)]):
+            new_logits, new_cache, new_out = by_hooks(model, task)
+        wrong = task.distractors.gather(1, logits[:, -1].gather(1, task.distractors).argmax(1, keepdim=True))[:, 0]
+        direction = model.ln_final.weight * (model.W_U.T[task.answers] - model.W_U.T[wrong])
+        direction = (direction - direction.mean(-1, keepdim=True)) / cache["ln_final.hook_scale"][:, -1]
+        lost = {name: ((out[name] - new_out[name])[:, -1] * direction).sum(-1).mean().item() for name in out}
+        same_rival = (
+            new_logits[:, -1].gather(1, torch.stack([task.answers, wrong], 1)) @ torch.tensor([1.0, -1])
+        ).mean()
+        m_old, m_new = task.metric(logits).mean(), task.metric(new_logits).mean()
+    parts = cl.self_repair(engine, [head])
+    assert parts.total == pytest.approx((m_old - m_new).item(), abs=1e-3)
+    assert parts.own == pytest.approx(lost.pop(head), abs=1e-3)
+    for i in range(4):
+        for j in range(8):
+            assert parts.heads[i, j].item() == pytest.approx(lost.get(f"a{i}.{j}", 0), abs=1e-3)
+    assert parts.rival == pytest.approx((same_rival - m_new).item(), abs=1e-3) and parts.rival > 0
+    assert parts.own + float(parts.heads.sum()) + parts.scale + parts.rival == pytest.approx(parts.total, abs=1e-3)
+
+
+def test_self_repair_of_a_model_with_mlps_and_of_several_senders(gpt):
+    model, task = gpt
+    parts = cl.self_repair(cl.Engine(model, task), ["a0.1", "m0", "a1.0"])
+    assert parts.heads[0, 1] == parts.mlps[0] == parts.heads[1, 0] == 0 and abs(parts.mlps[1]) > 1e-4
+    sums = parts.own + float(parts.heads.sum() + parts.mlps.sum()) + parts.scale + parts.rival
+    assert sums == pytest.approx(parts.total, abs=1e-4)
+
+
+def test_without_layer_norm_there_is_no_scale_to_repair():
+    model = cl.load_model("handmade-docstring")
+    parts = cl.self_repair(cl.Engine(model, cl.default_task(model, n=5)), ["a2.0"])
+    assert parts.scale == pytest.approx(0, abs=1e-4) and parts.own > 5 and not parts.heads.any()
+
+
+def test_ov_circuit_by_a_naive_loop(model):
+    tokens, W = torch.tensor([5, 300, 1999]), model.blocks
+    logits = cl.ov_circuit(model, [["a0.5", "a0.4"], "a3.6"], tokens)
+    with torch.no_grad():
+        for row, token in zip(logits, tokens.tolist(), strict=True):
+            x = W[0].ln1(model.W_E[token][None])[0]
+            x = sum(x @ W[0].attn.W_V[head] @ W[0].attn.W_O[head] for head in (4, 5))
+            x = (x - x.mean()) * W[3].ln1.weight
+            x = x @ W[3].attn.W_V[6] @ W[3].attn.W_O[6]
+            assert torch.allclose(row, ((x - x.mean()) * model.ln_final.weight) @ model.W_U, atol=1e-3)
+
+
+def test_ov_copying_counts_the_rows_of_the_ov_circuit_that_are_right(model):
+    tokens = torch.arange(100, 140)
+    for after in ((), ("a0.5", "a0.4")):
+        scores = cl.ov_copying(model, tokens, after=after)
+        assert scores[0].isnan().all() == bool(after)
+        for layer, head in ((1, 3), (3, 6)):
+            path = [after, f"a{layer}.{head}"] if after else [f"a{layer}.{head}"]
+            rows = cl.ov_circuit(model, path, tokens)
+            right = sum(int(row.argmax()) == token for row, token in zip(rows, tokens.tolist(), strict=True))
+            assert scores[layer, head].item() == pytest.approx(right / 40)
+
+
+def test_ov_circuit_of_a_mover_that_is_known():
+    model = cl.load_model("handmade-docstring")
+    task = cl.default_task(model, n=5)
+    names = task.answers
+    logits = cl.ov_circuit(model, ["a2.0"], names)
+    assert torch.allclose(logits, 10 * torch.nn.functional.one_hot(names, logits.shape[1]).float(), atol=1e-4)
+    assert cl.ov_copying(model, names)[2].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, t: cl.head_attribution(m, t, "a4.0"), "head: expected a head from a0.0 to a3.7, got 'a4.0'"),
+        (lambda m, t: cl.ov_circuit(m, []), "path: expected heads, side by side only within one layer, got []"),
+        (lambda m, t: cl.ov_circuit(m, [["a0.1", "a1.1"]]), "side by side only within one layer"),
+        (lambda m, t: cl.ov_circuit(m, ["a1.1", "a1.2"]), "path: expected each head in a later layer"),
+        (lambda m, t: cl.ov_circuit(m, ["m0"]), "path: expected a head from a0.0 to a3.7, got 'm0'"),
+        (lambda m, t: cl.ov_copying(m, after=["a0.9"]), "after: expected a head from a0.0 to a3.7, got 'a0.9'"),
+        (lambda m, t: cl.self_repair(cl.Engine(m, t), ["a9.9"]), "senders: 'a9.9' does not exist"),
+        (lambda m, t: cl.self_repair(cl.Engine(m, t, direction="denoising"), ["a0.0"]), "engine: expected one that is"),
+        (lambda m, t: cl.direct_logit_attribution(m, logprob(t)), "whose metric is a logit difference, got 'logprob'"),
+    ],
+)
+def test_bad_input_to_attribution_is_one_clear_line(model, task, call, message):
+    with pytest.raises(ValueError) as error:
+        call(model, task)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def logprob(task):
+    return dataclasses.replace(task, metric_name="logprob")
