@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from printed import exercises, solutions
 
 from circuitlib.exercises import CHECKS, NotYet, check, checking, exercise
 
@@ -43,7 +44,8 @@ def three_effects(h_clean, h_corrupted, middle, end):
     return total, direct, by_middle
 
 
-SOLUTIONS = {
+# Those that the chapters print; for the first two chapters, written once more by hand.
+SOLUTIONS = solutions() | {
     "01.1": logit_difference,
     "01.2": normalise,
     "01.3": patch_residual,
@@ -171,8 +173,18 @@ def test_a_right_answer_passes(number):
     assert result.hint == ""
 
 
-def test_every_registered_check_has_its_solution_here():
-    assert sorted(CHECKS) == sorted(SOLUTIONS)
+def test_every_registered_check_has_its_exercise_and_every_exercise_its_check():
+    assert sorted(CHECKS) == sorted(exercises()) == sorted(SOLUTIONS)
+
+
+@pytest.mark.parametrize("number", sorted(SOLUTIONS))
+def test_a_stub_is_told_that_it_is_one(number):
+    assert "your function returned None" in check(number, exercises()[number][0]).message
+
+
+@pytest.mark.parametrize("number", sorted(exercises()))
+def test_the_printed_solution_passes(number):
+    assert check(number, exercises()[number][1])
 
 
 def test_other_ways_to_write_a_right_answer_pass():
@@ -206,7 +218,7 @@ def test_an_unknown_exercise_lists_the_exercises(number):
     result = check(number, len)
     assert not result
     assert "01.1, 01.2, 01.3" in repr(result)
-    assert len(repr(result)) < 250
+    assert len(repr(result)) < 200 + len(", 01.1") * len(CHECKS)
 
 
 def test_what_an_answer_prints_is_dropped(capsys):
