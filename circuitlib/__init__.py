@@ -61,6 +61,8 @@ _PUBLIC = {
     "plot_attention": "plotting",
     "plot_lines": "plotting",
     "plot_circuit": "plotting",
+    "plot_roc": "plotting",
+    "plot_faithfulness": "plotting",
     "set_attention_mode": "plotting",
     "check": "exercises",
 }

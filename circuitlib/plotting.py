@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from .evaluation import Curve, Roc
     from .graph import Circuit
 
 INK = "#24292f"
@@ -261,6 +262,86 @@ def plot_circuit(
                 _draw_box(ax, box, {arrow.part for arrow in arrows if arrow.end is box})
         _finish_circuit(ax, boxes, arrows, title, "" if weights is None else f"{value_name}, widest {limit:.2f}")
     return ax.figure
+
+
+def plot_roc(
+    points: Roc | Mapping[str, Roc],
+    title: str | None = None,
+    ax: Axes | None = None,
+    *,
+    convention: str = "pessimistic",
+) -> Figure:
+    """Draw ROC curves: how many of the true edges (or nodes) are found, against how many of the false ones.
+
+    Args:
+        points: of ``cl.roc``; or name → points, to draw several. All of one level.
+        title, ax: as in ``plot_heads``.
+        convention: "pessimistic" draws stairs, "trapezoid" straight lines. The legend gives the area under what is drawn.
+
+    Returns:
+        the matplotlib figure. Dots mark single circuits, where there are few; the dotted diagonal is chance.
+
+    Raises:
+        ValueError: nothing to draw or more than six, or edges and nodes in one picture.
+    """
+    from .evaluation.roc import Roc, auc, envelope
+
+    curves = _named(points, Roc, "points")
+    levels = {curve.level for curve in curves.values()}
+    if len(levels) > 1:
+        raise ValueError("points: expected ROC curves of one level, got edges and nodes")
+    level = f"{levels.pop()}s"
+
+    def draw(axis, name, curve, style):
+        x, y = zip(*envelope(curve), strict=True)
+        area = _area_text(auc(curve, convention))
+        label = f"{area}  {name}" if name else area
+        axis.plot(x, y, drawstyle="steps-post" if convention == "pessimistic" else "default", label=label, **style)
+        if len(curve) <= FEW_POINTS:
+            axis.plot(curve.fpr, curve.tpr, "o", markersize=3.6, color=style["color"], clip_on=False, zorder=3)
+
+    legend = {"title": f"AUC ({convention})", "loc": "lower right", "edgecolor": "none", "framealpha": 0.9}
+    figure, axis = _draw_named(curves, draw, ax, (4.6, 4.5), title, legend)
+    axis.plot([0, 1], [0, 1], color=NO_VALUE, linewidth=1, linestyle=(0, (1, 2)), zorder=0)
+    axis.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
+    axis.set(xlabel=f"false positive rate ({level})", ylabel=f"true positive rate ({level})")
+    return figure
+
+
+def plot_faithfulness(
+    curve: Curve | Mapping[str, Curve], title: str | None = None, ax: Axes | None = None, *, log: bool = True
+) -> Figure:
+    """Draw faithfulness against size.
+
+    Args:
+        curve: of ``cl.faithfulness_curve``; or name → curve, to draw several.
+        title, ax: as in ``plot_heads``.
+        log: a logarithmic axis, without the empty circuit. CPR and CMD in the legend are areas on the linear axis, always.
+
+    Returns:
+        the matplotlib figure; 1 is what the whole model does, 0 what is left without any edge.
+
+    Raises:
+        ValueError: nothing to draw, or more than six.
+    """
+    from .evaluation import Curve, cmd, cpr
+
+    def draw(axis, name, curve, style):
+        shown = [i for i, size in enumerate(curve.sizes) if size or not log]
+        x, y = [100 * curve.sizes[i] / curve.n_edges for i in shown], [curve.values[i] for i in shown]
+        label = f"{_area_text(cpr(curve))}  {_area_text(cmd(curve))}" + (f"  {name}" if name else "")
+        axis.plot(x, y, marker="o", markersize=4, label=label, **style)
+
+    curves = _named(curve, Curve, "curve")
+    legend = {"title": "CPR  CMD", "loc": "upper left", "bbox_to_anchor": (-0.02, -0.17), "frameon": False}
+    figure, axis = _draw_named(curves, draw, ax, (5.6, 3.8 + 0.19 * len(curves)), title, legend)
+    for height in (0, 1):
+        axis.axhline(height, color=NO_VALUE, linewidth=1.2, zorder=0.6)
+    if log:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set(xlabel="edges kept (% of all)", ylabel="faithfulness")
+    return figure
 
 
 def plot_attention(model, tokens, heads: Sequence[str], *, labels: Sequence[str] | None = None) -> AttentionView:
@@ -629,6 +710,52 @@ def _picture_class():
             return buffer.getvalue()
 
     return Picture
+
+
+# --- curves that judge --------------------------------------------------------------------------------------------
+
+FEW_POINTS = 60
+
+
+def _named(given, kind: type, argument: str) -> dict[str, Any]:
+    """What is to be drawn, by name; a single one has none."""
+    curves = dict(given) if isinstance(given, Mapping) else {"": given}
+    if not 1 <= len(curves) <= len(CURVES):
+        raise ValueError(f"{argument}: expected 1 to {len(CURVES)} curves by name, got {len(curves)}")
+    for curve in curves.values():
+        if not isinstance(curve, kind):
+            raise ValueError(f"{argument}: expected a {kind.__name__} or a dict of them, got {type(curve).__name__}")
+        if not curve.sizes:
+            raise ValueError(f"{argument}: expected at least one point, got none")
+    return curves
+
+
+def _draw_named(curves, draw, ax, size: tuple[float, float], title: str | None, legend: dict) -> tuple[Figure, Axes]:
+    """A picture of curves with a legend; ``draw`` draws one of them."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            figure = _picture_class()(figsize=size, layout="constrained")
+            ax = figure.subplots()
+        for (name, curve), (colour, dashes) in zip(curves.items(), CURVES, strict=False):
+            draw(ax, name, curve, {"linestyle": (0, dashes) if dashes else "solid", "linewidth": 1.8, "color": colour})
+        box = ax.legend(fontsize=9, title_fontsize=9, handlelength=2.6, alignment="left", **legend)
+        for text in (box.get_title(), *box.get_texts()):
+            text.set_parse_math(False)
+        ax.grid(color="#eceef0", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(length=0)
+        if title:
+            ax.set_title(title, parse_math=False)
+    return ax.figure, ax
+
+
+def _area_text(area: float) -> str:
+    """An area with three decimals, as the papers print it: ".982", "1.000", "−.013"."""
+    text = f"{abs(area):.3f}"
+    return ("−" if area < 0 and float(text) else "") + (text[1:] if text.startswith("0.") else text)
 
 
 # --- circuits -----------------------------------------------------------------------------------------------------

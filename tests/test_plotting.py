@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import circuitlib as cl
 from circuitlib import plotting
+from circuitlib.evaluation import Curve, Roc
 from circuitlib.plotting import (
     AttentionView,
     plot_attention,
@@ -560,3 +561,75 @@ def test_circuits_that_cannot_be_drawn(arguments, said):
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="limit: expected a positive number"):
         plotting.plot_circuit(cl.random_circuit(SMALL, 3), limit=0)
+
+
+# --- curves that judge ----------------------------------------------------------------------------------------------
+
+
+def a_roc(level="edge", points=((0.0, 0.4), (0.2, 0.6), (0.5, 0.5))) -> Roc:
+    fpr, tpr = zip(*points, strict=True)
+    return Roc(fpr, tpr, tuple(range(1, 1 + len(fpr))), (None,) * len(fpr), level, 10, 20)
+
+
+def legend_of(figure) -> tuple[str, list[str]]:
+    box = figure.axes[0].get_legend()
+    return box.get_title().get_text(), [text.get_text() for text in box.get_texts()]
+
+
+def test_roc_draws_the_envelope_every_point_and_the_area_that_is_drawn():
+    figure = plotting.plot_roc({"EAP": a_roc(), "b_": a_roc(points=[(0.0, 1.0)])}, title="ROC")
+    curve, points, *_ = figure.axes[0].lines
+    np.testing.assert_allclose(curve.get_xydata(), [(0, 0), (0, 0.4), (0.2, 0.6), (1, 1)])
+    np.testing.assert_allclose(points.get_xydata(), [(0, 0.4), (0.2, 0.6), (0.5, 0.5)])
+    assert curve.get_drawstyle() == "steps-post"
+    assert legend_of(figure) == ("AUC (pessimistic)", [".560  EAP", "1.000  b_"])
+    assert figure.axes[0].get_xlabel() == "false positive rate (edges)"
+
+    figure = plotting.plot_roc(a_roc("node"), convention="trapezoid")
+    assert figure.axes[0].lines[0].get_drawstyle() == "default"
+    assert legend_of(figure) == ("AUC (trapezoid)", [".740"])
+    assert figure.axes[0].get_ylabel() == "true positive rate (nodes)"
+    assert len(plotting.plot_roc(a_roc(points=[(i / 100, i / 100) for i in range(100)])).axes[0].lines) == 2
+
+
+def test_faithfulness_is_drawn_against_the_share_of_edges():
+    curve = Curve((0, 2, 50, 200), (0.0, 0.5, 1.2, 1.0), 200)
+    figure = plotting.plot_faithfulness({"EAP": curve})
+    axis = figure.axes[0]
+    np.testing.assert_allclose(axis.lines[0].get_xydata(), [(1, 0.5), (25, 1.2), (100, 1)])
+    assert axis.get_xscale() == "log" and axis.get_xlabel() == "edges kept (% of all)"
+    title, (label,) = legend_of(figure)
+    assert title == "CPR  CMD" and label == f"{cl.cpr(curve):.3f}  {cl.cmd(curve):.3f}  EAP".replace("0.", ".")
+    linear = plotting.plot_faithfulness(curve, log=False).axes[0]
+    np.testing.assert_allclose(linear.lines[0].get_xydata(), [(0, 0), (1, 0.5), (25, 1.2), (100, 1)])
+
+
+def test_several_curves_share_an_axis_that_is_given_and_leave_the_style_alone():
+    from matplotlib.figure import Figure
+
+    before = dict(matplotlib.rcParams)
+    axes = Figure().subplots(1, 2)
+    figure = plotting.plot_roc(a_roc(), ax=axes[0])
+    assert figure is plotting.plot_faithfulness(Curve((5,), (-0.2,), 10), ax=axes[1]) is axes[0].figure
+    assert dict(matplotlib.rcParams) == before
+    strokes = {(line.get_color(), line.get_linestyle()) for line in plotting.plot_roc({str(i): a_roc() for i in range(6)}).axes[0].lines if line.get_linestyle() != "None"}  # fmt: skip
+    assert len(strokes) == 7
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "said"),
+    [
+        (plotting.plot_roc, {}, "points: expected 1 to 6 curves by name, got 0"),
+        (plotting.plot_roc, {str(i): a_roc() for i in range(7)}, "points: expected 1 to 6 curves by name, got 7"),
+        (plotting.plot_roc, [(0.1, 0.2)], "points: expected a Roc or a dict of them, got list"),
+        (plotting.plot_roc, {"a": a_roc(), "b": a_roc("node")}, "points: expected ROC curves of one level"),
+        (plotting.plot_faithfulness, a_roc(), "curve: expected a Curve or a dict of them, got Roc"),
+        (plotting.plot_faithfulness, Curve((), (), 9), "curve: expected at least one point"),
+    ],
+)
+def test_curves_that_cannot_be_drawn(draw, given, said):
+    with pytest.raises(ValueError, match=said) as error:
+        draw(given)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="convention: expected"):
+        plotting.plot_roc(a_roc(), convention="optimistic")
