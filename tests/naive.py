@@ -33,19 +33,26 @@ def ablated(model, corrupted, ablation: str) -> dict[str, torch.Tensor]:
     return out
 
 
-def run(model, embedding, reference: dict[str, torch.Tensor], kept: set[str]) -> torch.Tensor:
+def run(
+    model, embedding, reference: dict[str, torch.Tensor], kept: set[str], nudges=None, out=None, replaced=None
+) -> torch.Tensor:
     """Logits ``[n, pos, d_vocab]`` of the run that starts from ``embedding`` and keeps the edges named in ``kept``.
 
     An edge ``s→r`` is kept at all positions, an edge ``s→r@p`` where the receiver reads position p.
+    ``nudges`` are added to what receivers read, ``replaced`` is what some senders write instead, ``out`` collects what all write.
     """
-    out, bias = {"embed": embedding}, torch.zeros(model.cfg.d_model, dtype=embedding.dtype)
+    out, bias = {} if out is None else out, torch.zeros(model.cfg.d_model, dtype=embedding.dtype)
+
+    out["embed"] = embedding
 
     def receive(receiver):
-        x = torch.zeros_like(embedding) + bias
+        x = torch.zeros_like(embedding) + bias + (0 if nudges is None else nudges[receiver])
         for sender in out:
             for position in range(x.shape[1]):
                 keep = f"{sender}→{receiver}" in kept or f"{sender}→{receiver}@{position}" in kept
-                x[:, position] += (out if keep else reference)[sender][:, position]
+                added = torch.zeros_like(x)
+                added[:, position] = (out if keep else reference)[sender][:, position]
+                x = x + added
         return x
 
     for layer, block in enumerate(model.blocks):
@@ -57,21 +64,24 @@ def run(model, embedding, reference: dict[str, torch.Tensor], kept: set[str]) ->
                 + getattr(block.attn, f"b_{part.upper()}")[head]
                 for part in "qkv"
             )
-            z = torch.zeros_like(q)
+            z = {}
             for prompt in range(len(q)):
                 for i in range(q.shape[1]):
                     scores = torch.stack([q[prompt, i] @ k[prompt, j] for j in range(i + 1)]) / math.sqrt(
                         model.cfg.d_head
                     )
                     weights = (scores - scores.max()).exp()
-                    for j, weight in enumerate(weights / weights.sum()):
-                        z[prompt, i] += weight * v[prompt, j]
-            new[name] = z @ block.attn.W_O[head]
+                    weights = weights / weights.sum()
+                    z[prompt, i] = sum(weights[j] * v[prompt, j] for j in range(i + 1))
+            z = torch.stack([torch.stack([z[prompt, i] for i in range(q.shape[1])]) for prompt in range(len(q))])
+            new[name] = (replaced or {}).get(name, z @ block.attn.W_O[head])
         out |= new
         bias = bias + block.attn.b_O
         if not model.cfg.attn_only:
             h = _norm(model, block.ln2, receive(f"m{layer}")) @ block.mlp.W_in + block.mlp.b_in
-            out[f"m{layer}"] = _act(model.cfg.act_fn, h) @ block.mlp.W_out + block.mlp.b_out
+            out[f"m{layer}"] = (replaced or {}).get(
+                f"m{layer}", _act(model.cfg.act_fn, h) @ block.mlp.W_out + block.mlp.b_out
+            )
     return _norm(model, model.ln_final, receive("logits")) @ model.W_U + model.b_U
 
 

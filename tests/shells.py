@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from circuitlib.tasks.base import Task
@@ -129,3 +131,9 @@ def random_task(
         answers = model(clean)[:, read[0]].argmax(-1)
         distractors = (answers[:, None] + 1 + torch.arange(n_wrong)) % model.cfg.d_vocab
     return Task("random", clean, corrupted, answers, distractors, {"end": n_pos - 1}, tuple(read), metric_name, **more)
+
+
+def pick(task: Task, i: int) -> Task:
+    """One prompt of a task."""
+    rows = {name: getattr(task, name)[i : i + 1] for name in ("clean", "corrupted", "answers", "distractors")}
+    return dataclasses.replace(task, **rows)

@@ -202,7 +202,9 @@ class Tape:
 
     def gradients(self, engine: Engine, metric, prompts: slice) -> tuple[float, Iterator[tuple[Slot, Tensor]]]:
         """One backward pass: the largest |∂metric/∂logits|, and for each slot the gradients at its receivers."""
-        (g,) = torch.autograd.grad(_total(engine, self.logits, metric, prompts), self.logits)
+        with torch.enable_grad():
+            total = _total(engine, self.logits, metric, prompts)
+        (g,) = torch.autograd.grad(total, self.logits)
         taps = torch.autograd.grad(self.logits, self.taps, g, allow_unused=True, materialize_grads=True)
         return float(g.abs().max()), self._receivers(engine, taps)
 

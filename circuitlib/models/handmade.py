@@ -143,13 +143,14 @@ def handmade_or():
     - The embedding writes 1 into ``bit`` for the token "1" and 0 for every other token.
     - ``a0.0`` attends from "=" to a, ``a0.1`` from "=" to b, both by position alone. What they write into ``sum`` is linear in the
       embedding: .98 of their own input and .02 / 3 of the other one, divided by the total, so that ``sum`` is a + b.
-    - Two ReLU neurons read ``sum``: OR = relu(sum) − relu(sum − 1).
+    - Two ReLU neurons read ``sum``: OR = relu(sum) − relu(sum − 1), with ``sum`` raised by a millionth: at 0 a ReLU has a
+      kink, where autograd takes the slope to be 0 and a step upward finds 1.
     - The unembedding gives "1" the logit of the gate and "0" the logit 0.
 
     Returns:
         the bridge.
     """
-    return _gate(thresholds=(0.0, 1.0), signs=(1.0, -1.0))
+    return _gate(thresholds=(-1e-6, 1 - 1e-6), signs=(1.0, -1.0))
 
 
 def handmade_and():
