@@ -15,6 +15,7 @@ _PUBLIC = {
     "load_model": "models",
     "HELD_OUT_NAMES": "models.words",
     "training_log": "models",
+    "training_recipe": "models.training",
     "Task": "tasks",
     "default_task": "tasks",
     "docstring": "tasks",
