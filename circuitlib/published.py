@@ -71,7 +71,7 @@ def published_circuit(name: str, variant: str = "acdc") -> PublishedCircuit:
     shape = info(recipe.model)
     graph = Graph.from_shape(shape.n_layers, shape.n_heads, shape.mlps, d_model=shape.d_model)
     edges = (edge for rule in recipe.rules for edge in edges_between(graph, *_members(recipe, rule)))
-    circuit = PublishedCircuit(graph, edges, task=name, ablation="corrupted")
+    circuit = PublishedCircuit(graph, edges, task=name.replace("-", "_"), ablation="corrupted")
     circuit.model, circuit.roles, circuit.note = recipe.model, dict(recipe.roles), recipe.note
     circuit.source, circuit.coded_by = recipe.source, recipe.coded_by
     return circuit

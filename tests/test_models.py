@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import circuitlib as cl
-from circuitlib.models import load, registry
+from circuitlib.models import hub, registry
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,9 @@ def test_every_shipped_file_is_hashed():
 
 
 @pytest.fixture
-def no_cached_model(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args, **kwargs: None)
+def no_cached_model(monkeypatch, tmp_path):
+    monkeypatch.delenv("CIRCUITLIB_MODELS", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "attn-only-4l"])
@@ -122,7 +123,7 @@ def test_no_hub_is_one_clear_error_soon(no_cached_model, monkeypatch, name):
 
 
 def test_a_hub_that_never_answers_is_no_hang(no_cached_model, monkeypatch):
-    monkeypatch.setattr(load, "HUB_SECONDS", 0.5)
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.5)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(30))
     began = time.monotonic()
     with pytest.raises(ConnectionError, match="can't be reached"):

@@ -95,7 +95,7 @@ def test_edges_into_heads_that_nothing_reads_change_nothing():
 def test_what_is_known_about_a_circuit_travels_with_it():
     circuit = published_circuit("greater_than")
     assert isinstance(circuit, cl.Circuit) and isinstance(circuit, PublishedCircuit)
-    assert (circuit.task, circuit.ablation, circuit.model) == ("greater-than", "corrupted", "gpt2")
+    assert (circuit.task, circuit.ablation, circuit.model) == ("greater_than", "corrupted", "gpt2")
     assert circuit.roles["late_mlp"] == ("m8", "m9", "m10", "m11")
     assert str(circuit.source).startswith("Hanna et al. 2023") and circuit.source.address in str(circuit.source)
     for name, variant in LISTED:

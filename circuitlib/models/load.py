@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from pathlib import Path
 
+from .hub import load_from_hub
 from .registry import ModelInfo, info
-
-HUB_SECONDS = 8.0
 
 
 def load_model(name: str, device: str = "cpu"):
@@ -22,7 +20,8 @@ def load_model(name: str, device: str = "cpu"):
     Raises:
         ValueError: an unknown name (the message lists the names), or a shipped file that is damaged
             (the message names the file and both hashes).
-        ConnectionError: a Hub model that is not in the local cache while the Hub can't be reached; within 10 seconds.
+        Missing: a Hub model that is not on this computer while the Hub can't be reached (then also a ConnectionError; within
+            10 seconds), whose files are incomplete or damaged, or that needs more memory than there is.
     """
     loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub}
     entry = info(name)
@@ -67,39 +66,3 @@ def check_files(folder: Path) -> None:
             raise ValueError(
                 f"{folder / name} is damaged: its SHA-256 is {found}, expected {recorded}; install circuitlib again"
             )
-
-
-def load_from_hub(entry: ModelInfo):
-    """Boot a downloaded model: ``attn-only-4l`` from its legacy checkpoint, others through transformers."""
-    require_hub(entry)
-    from transformer_lens.model_bridge import TransformerBridge
-
-    if entry.repo.startswith("NeelNanda/"):
-        return TransformerBridge.boot_tl_legacy(entry.repo)
-    return TransformerBridge.boot_transformers(entry.repo)
-
-
-def require_hub(entry: ModelInfo) -> None:
-    """Return if the model is cached or the Hub answers; else one ConnectionError, before any long retry."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(entry.repo, "config.json"), str):
-        return
-    problem: list = ["no answer"]
-
-    def ask():
-        try:
-            HfApi().model_info(entry.repo, timeout=HUB_SECONDS)
-            problem[:] = [None]
-        except Exception as error:  # whatever stands between here and the Hub
-            problem[:] = [error]
-
-    # In a thread, because looking up a host name has no time-out of its own.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(HUB_SECONDS)
-    if problem[0] is not None:
-        raise ConnectionError(
-            f"model {entry.name!r} is downloaded from the Hugging Face Hub ({entry.repo}), which can't be reached "
-            f"({type(problem[0]).__name__}); shipped models such as 'docstring-4l' need no network"
-        )
