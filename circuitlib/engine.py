@@ -40,8 +40,8 @@ class Engine:
             (its mean over the corrupted prompts, position by position).
         direction: "noising" runs the clean prompts, and cut edges carry the ablated value. "denoising" swaps the two: it
             runs the corrupted prompts (for zero and mean, the ablated embedding), and cut edges carry the clean value.
-        memory_mb: a batch of circuits is split so that one pass holds about this much. The cached run of ``cache`` and the
-            logits that ``run`` returns come on top.
+        memory_mb: a batch of circuits is split so that one pass holds about this much. The cached run of ``cache`` (at times
+            a quarter of it twice) and the logits that ``run`` returns come on top.
 
     Attributes:
         sign: +1 for noising, −1 for denoising. ``sign * (M(circuit) − M(circuit without e))`` is positive where the clean
@@ -183,7 +183,7 @@ class Engine:
         return lambda logits: torch.stack([_checked(one(of_circuit), len(self.task)) for of_circuit in logits])
 
     def _negative_kl(self, logits: Float[Tensor, "n k d_vocab"]) -> Float[Tensor, "n"]:
-        log_p, log_q = self.clean_logits.log_softmax(-1), logits.log_softmax(-1)
+        log_p, log_q = self._clean_log_p, logits.log_softmax(-1)
         return -(log_p.exp() * (log_p - log_q)).sum(-1).mean(-1)
 
     @cached_property
@@ -192,6 +192,10 @@ class Engine:
         with torch.no_grad():
             written = write_all(self.weights, embed(self.weights, self.task.clean.to(self.read.device)))
             return unembed(self.weights, Reference.of(self.weights, written).residual[-1][:, self.read])
+
+    @cached_property
+    def _clean_log_p(self) -> Float[Tensor, "n k d_vocab"]:
+        return self.clean_logits.log_softmax(-1)
 
     # The pass ------------------------------------------------------------------------------------
 
@@ -321,20 +325,18 @@ class Engine:
         return self._after(stack, run.keep[None], reference, at + 1, changed[1:])
 
     def _changed(self, keep: Bool[Tensor, "receiver sender"], node: str, heard: bool = False) -> list[int]:
-        """``node`` and the senders that write something else when it does; if ``heard``, only those that reach the logits."""
-        keep = (keep if keep.dim() == 2 else keep.any(-1)).cpu().numpy()
-        changed = np.zeros(len(self.graph.senders), dtype=bool)
-        changed[self.graph.sender_index[node]] = True
+        """``node``, and the senders that write something else if it does; if ``heard``, only those that reach the logits."""
+        keep, which = (keep if keep.dim() == 2 else keep.any(-1)).cpu().numpy(), self.graph.sender_index[node]
+        changed, reached = (np.zeros(len(self.graph.senders), dtype=bool) for _ in range(2))
+        changed[which] = True
         for slot in self.graph.slots[:-1]:
-            changed[slot.writes] |= (keep[slot.rows] & changed).any(1).reshape(slot.writes.stop - slot.writes.start, -1).any(1)
+            changed[slot.writes] |= _by_node(keep[slot.rows], slot)[:, changed].any(1)
         if heard:
-            reads = np.zeros(len(self.graph.senders), dtype=bool)  # of a slot's nodes: whether they reach the logits
             for slot in reversed(self.graph.slots):
-                n_nodes = max(1, slot.writes.stop - slot.writes.start)
-                reach = reads[slot.writes] if slot.kind != "logits" else np.ones(1, dtype=bool)
-                reads |= keep[slot.rows][reach.repeat((slot.rows.stop - slot.rows.start) // n_nodes)].any(0)
-            reads[self.graph.sender_index[node]] = True
-            changed &= reads
+                reads = _by_node(keep[slot.rows], slot)
+                reached |= (reads if slot.kind == "logits" else reads[reached[slot.writes]]).any(0)
+            reached[which] = True
+            changed &= reached
         return changed.nonzero()[0].tolist()
 
     def _node(
@@ -365,7 +367,8 @@ class Engine:
         changed = self._changed(run.keep, node_of(receiver))
         with torch.no_grad():
             for prompts in next(self._parts(1))[1]:
-                stack, reference = run.stack.of_prompts(prompts), self.reference.of_prompts(prompts, len(self.start[prompts]))
+                stack = run.stack.of_prompts(prompts)
+                reference = self.reference.of_prompts(prompts, len(self.start[prompts]))
                 for base, slot in zip(reference.residual, self.graph.slots, strict=True):
                     if senders := _written_at(slot, changed):
                         _, new = self._write(stack, base, run.keep[None], reference, slot, senders)
@@ -384,9 +387,7 @@ class Engine:
     def _run(self, keep: Tensor, prompts: list[slice], full: bool = False) -> Float[Tensor, "c n k d_vocab"]:
         return torch.cat([self.forward(keep, full=full, prompts=some) for some in prompts], 1)
 
-    def _parts(
-        self, n_circuits: int, full: bool = False, work: tuple = ()
-    ) -> Iterator[tuple[slice, list[slice]]]:
+    def _parts(self, n_circuits: int, full: bool = False, work: tuple = ()) -> Iterator[tuple[slice, list[slice]]]:
         """Circuits that fit in a pass with all prompts; where not even one does, some prompts at a time."""
         fit, n = self.memory_mb * 2**20 / self._bytes(full, *work), len(self.task)
         circuits, prompts = max(1, int(fit / n)), min(n, max(1, int(fit)))
@@ -418,7 +419,9 @@ class Engine:
         floats = stack * weights.d_model + n_pos * (width + heads + 2 * weights.d_mlp) + 3 * k * weights.d_vocab
         return floats * self.start.element_size()
 
-    def _work(self, slot: Slot, keep: Bool[Tensor, "receiver sender"], changed: list[int]) -> tuple[list[int], int, int]:
+    def _work(
+        self, slot: Slot, keep: Bool[Tensor, "receiver sender"], changed: list[int]
+    ) -> tuple[list[int], int, int]:
         """The arguments of ``_bytes`` for runs that differ in a receiver of ``slot``, and so in what ``changed`` write."""
         n_heads, n_distinct = 1, 1
         for other in self.graph.slots:
@@ -531,17 +534,15 @@ class Stack:
     ) -> Float[Tensor, "c receiver n pos d_model"]:
         n = bisect_left(self.columns, n_upstream)
         written, keep = (self.read if at_read else self.full)[:, :n], keep[:, :, self.columns[:n]]
-        if not keep.requires_grad and n > 2 * len(some := _some(keep)):  # few are kept: leave out the others
-            written, keep = written[:, some], keep[:, :, some]
+        if len(written) == 1 and not keep.requires_grad and 4 * len(kept := _kept(keep)) < n:
+            written, keep = written[:, kept], keep[:, :, kept]  # a sum of a few: leave out the others
         keep = keep.to(written.dtype)
         if keep.dim() == 4:
             keep = keep[..., self.positions] if at_read else keep
-            return base + torch.einsum("crsp,csnpd->crnpd", keep.expand(len(written), *keep.shape[1:]) if len(keep) == 1 else keep, written.expand(len(keep), *written.shape[1:]) if len(written) == 1 else written)
+            return base + torch.einsum("crsp,csnpd->crnpd", keep, written)
         n_circuits, n_rows = max(len(keep), len(written)), keep.shape[1]
-        if len(written) == 1:  # what all circuits have in common: one product for all
-            keep = keep.flatten(0, 1)[None]
-        else:
-            keep = keep.expand(n_circuits, -1, -1)
+        # What all circuits have in common: one product for all.
+        keep = keep.flatten(0, 1)[None] if len(written) == 1 else keep.expand(n_circuits, -1, -1)
         base = base.expand(n_circuits, n_rows, *written.shape[2:]).reshape(*keep.shape[:2], -1)
         return torch.baddbmm(base, keep, written.flatten(2)).view(n_circuits, n_rows, *written.shape[2:])
 
@@ -914,10 +915,9 @@ def _distinct(keep: Float[Tensor, "c this that"], separate: bool = False) -> tup
     return [which.index(kind) for kind in range(len(kinds))], which
 
 
-def _some(keep: Bool[Tensor, "c receiver sender"]) -> list[int]:
+def _kept(keep: Bool[Tensor, "c receiver sender"]) -> list[int]:
     """The senders from which anything is kept."""
-    kept = keep.movedim(2, 0).flatten(1).any(1)
-    return kept.nonzero()[:, 0].tolist()
+    return keep.movedim(2, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
 
 
 def _without(keep: Bool[Tensor, "receiver sender"], senders: list[int]) -> Bool[Tensor, "receiver sender"]:
@@ -931,6 +931,11 @@ def _written_at(slot: Slot, senders: Sequence[int] | None) -> list[int]:
     if senders is None:
         return list(range(slot.writes.start, slot.writes.stop))
     return list(senders[bisect_left(senders, slot.writes.start) : bisect_left(senders, slot.writes.stop)])
+
+
+def _by_node(keep: np.ndarray, slot: Slot) -> np.ndarray:
+    """What the nodes of a slot keep, ``[node, sender]``: a head keeps what its q, k or v does."""
+    return keep.reshape(max(1, slot.writes.stop - slot.writes.start), -1, keep.shape[-1]).any(1)
 
 
 def _pick(x: Float[Tensor, "head *rest"], heads: list[int]) -> Float[Tensor, "some *rest"]:

@@ -283,6 +283,10 @@ def test_a_pass_stays_under_the_memory_limit(make, limit):
     with PeakMemory() as memory:
         engine.values_without(half, edges)
     assert memory.peak < 1.05 * limit * 2**20 + cached
+    sparse = random_circuit(engine.graph, engine.graph.n_edges // 20)
+    with PeakMemory() as memory:
+        engine.values_without(sparse, sparse.edges[:8])
+    assert memory.peak < 1.05 * limit * 2**20 + 1.25 * cached
 
 
 @pytest.mark.parametrize("positions", [False, True])
@@ -305,18 +309,24 @@ def test_values_without_each_edge_are_those_of_the_circuit_without_it(name, posi
         engine.memory_mb = 512
 
 
+@pytest.mark.parametrize(
+    ("order", "share"), [("from the logits down", 0.5), ("from the logits down", 0.1), ("mixed", 0.5)]
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_an_updated_run_is_the_run_of_the_changed_circuit(name):
-    """As ACDC does: receivers from the logits down; what one receiver keeps changes, and the next is tried from there."""
+def test_an_updated_run_is_the_run_of_the_changed_circuit(name, share, order):
+    """What one receiver keeps changes, and the next is tried from there: as ACDC does, and in any order."""
     double = model_in_double(name)
     task = shells.random_task(double)
     engine = Engine(double, task, ablation="mean")
-    circuit = random_circuit(engine.graph, engine.graph.n_edges // 2, 5)
+    circuit = random_circuit(engine.graph, int(engine.graph.n_edges * share), 5)
     run = engine.cache(circuit)
     generator = torch.Generator().manual_seed(0)
-    for receiver in reversed(engine.graph.receivers):
+    receivers = list(reversed(engine.graph.receivers))
+    if order == "mixed":
+        receivers = [receivers[i] for i in torch.randperm(len(receivers), generator=generator).tolist()]
+    for receiver in receivers:
         upstream = engine.graph.slot_of(receiver).n_upstream
-        rows = torch.rand(3, len(engine.graph.senders), generator=generator) < 0.5
+        rows = torch.rand(3, len(engine.graph.senders), generator=generator) < share
         rows[:, upstream:] = False
         tried = []
         for row in rows:
@@ -326,6 +336,21 @@ def test_an_updated_run_is_the_run_of_the_changed_circuit(name):
         close(torch.cat(list(engine.logits_from(run, receiver, rows))), engine.run(tried), 1e-9)
         circuit = tried[0]
         engine.update(run, receiver, rows[0])
+    again = engine.cache(circuit)
+    close(run.stack.full, again.stack.full, 1e-9)
+    close(run.stack.read, again.stack.read, 1e-9)
+    assert torch.equal(run.keep, again.keep)
+
+
+def test_only_what_changes_and_is_heard_is_computed():
+    """A chain: what no kept edge leads to, and what leads nowhere, is left alone."""
+    engine = Engine(model("gpt2, untied, narrow MLP"), shells.random_task(model("gpt2, untied, narrow MLP")))
+    chain = ["embed→a0.0.q", "a0.0→m0", "m0→a1.1.v", "a1.1→logits", "a0.0→a1.0.k", "embed→a2.2.q", "a2.2→logits"]
+    keep = Circuit(engine.graph, chain).mask
+    name = [engine.graph.senders[i] for i in engine._changed(keep, "a0.0", heard=True)]
+    assert name == ["a0.0", "m0", "a1.1"]
+    assert [engine.graph.senders[i] for i in engine._changed(keep, "a0.0")] == ["a0.0", "m0", "a1.0", "a1.1"]
+    assert [engine.graph.senders[i] for i in engine._changed(keep, "a1.0", heard=True)] == ["a1.0"]
 
 
 # Against TransformerLens ----------------------------------------------------------------------------
