@@ -48,6 +48,8 @@ _PUBLIC = {
     "exact": "discovery",
     "eap": "discovery",
     "eap_ig": "discovery",
+    "acdc": "discovery",
+    "acdc_sweep": "discovery",
     "faithfulness": "evaluation",
     "faithfulness_curve": "evaluation",
     "minimality": "evaluation",
