@@ -396,3 +396,55 @@ def test_eap_ig_refuses():
         cl.exact(e, level="head")
     with pytest.raises(ValueError, match="^metric: expected None, 'kl' or a function"):
         cl.eap(e, metric="loss")
+
+
+# Interrupted and resumed ------------------------------------------------------------------------------------
+
+
+def test_exact_goes_on_where_it_was_stopped(tmp_path):
+    e = engine("gpt2")
+    whole, path = cl.exact(e), tmp_path / "exact.json"
+    for stop_after in (1, 7, 12):
+        calls = 0
+
+        def interrupted(logits):
+            nonlocal calls
+            calls += 1
+            if calls > stop_after:  # noqa: B023
+                raise KeyboardInterrupt
+            return e.task.metric(logits)
+
+        path.unlink(missing_ok=True)
+        with pytest.raises(KeyboardInterrupt):
+            cl.exact(e, metric=interrupted, checkpoint=path)
+        calls = -(10**9)
+        again = cl.exact(e, metric=interrupted, checkpoint=path)
+        assert torch.equal(again.values, whole.values)
+        assert again.cost.forwards == whole.cost.forwards
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "exact.json"
+    cl.exact(engine("gpt2"), checkpoint=path)
+    before = path.read_bytes()
+    with pytest.raises(
+        ValueError, match="^checkpoint: .* is of another run: its ablation is 'corrupted', expected 'mean'"
+    ):
+        cl.exact(engine("gpt2", "mean"), checkpoint=path)
+    with pytest.raises(ValueError, match="^checkpoint: .* is of another run: its metric is 'task', expected 'kl'"):
+        cl.exact(engine("gpt2"), metric="kl", checkpoint=path)
+    with pytest.raises(ValueError, match="^checkpoint: .* is of another run: its task"):
+        cl.exact(engine("gpt2", seed=1), checkpoint=path)
+    assert path.read_bytes() == before
+    path.write_text(before.decode().replace('"a0.0.q": [', '"a0.0.q": [0.5, '))
+    with pytest.raises(ValueError, match="^checkpoint: .* is damaged"):
+        cl.exact(engine("gpt2"), checkpoint=path)
+
+
+def test_exact_shows_a_bar_on_stderr_if_asked(capsys, monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    cl.exact(engine("gpt2"))
+    assert capsys.readouterr() == ("", "")
+    cl.exact(engine("gpt2"), progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "exact: 100%" in shown.err and "edges/s" in shown.err

@@ -7,13 +7,18 @@ stand in for each other, neither shows (an OR gate).
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
 
 import torch
-from tqdm.auto import tqdm
 
 from ..engine import Engine, Metric
-from ..graph import Circuit
+from ..graph import Circuit, Graph
+from .longwork import Checkpoint, bar, identity
 from .scores import Cost, EdgeScores, NodeScores, metric_name
 
 
@@ -23,6 +28,7 @@ def exact(
     metric: str | Metric | None = None,
     per_position: bool = False,
     level: str = "edge",
+    checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> EdgeScores | NodeScores:
     """The effect of cutting each edge alone, in units of the metric; positive where cutting lowers the metric.
@@ -33,7 +39,11 @@ def exact(
         metric: None for the task's, "kl", or a callable from logits ``[n, k, d_vocab]`` to ``[n]``.
         per_position: one score for each edge and position.
         level: "edge", or "node" for the effect of cutting all edges out of a node at once.
+        checkpoint: a file that keeps the effects found so far. If it exists the work goes on from there. Only for edges.
         progress: show a bar on stderr.
+
+    Raises:
+        ValueError: a bad argument, or a checkpoint of another run; one line.
     """
     if level not in ("edge", "node"):
         raise ValueError(f"level: expected 'edge' or 'node', got {level!r}")
@@ -43,17 +53,58 @@ def exact(
     everything = engine.all
     if per_position:
         everything = Circuit.from_mask(engine.graph_with_positions, engine.graph_with_positions.edge_mask)
-    graph, run = everything.graph, engine.cache(everything)
-    scores = torch.zeros(graph.edge_mask.shape, dtype=engine.start.dtype)
-    whole = float(engine.values(everything, metric).double().mean())
-    for receiver in tqdm(graph.receivers, desc="exact", unit=" receivers", disable=not progress):
-        row = graph.receiver_index[receiver]
-        edges = graph.edges_of(_only(graph.edge_mask, row))
-        less = engine.values_without(everything, edges, metric, run=run).double().mean(-1)
-        scores[row, graph.edge_mask[row]] = (engine.sign * (whole - less)).cpu().to(scores.dtype)
-    cost = Cost(len(graph.edges) + 2, 0, time.perf_counter() - began)
-    claim = (engine.task.name, engine.ablation, engine.direction)
-    return EdgeScores(graph, scores, "exact", metric_name(metric), *claim, cost)
+    graph, claim = everything.graph, (engine.task.name, engine.ablation, engine.direction)
+    effects, seconds = {}, 0.0
+    file = None
+    if checkpoint is not None:
+        file = Checkpoint(
+            checkpoint, {"method": "exact", "metric": metric_name(metric), **identity(engine, everything)}
+        )
+        effects, seconds = _resume(file, graph)
+    began -= seconds
+    with bar(progress, graph.n_edges, "exact", "edges") as shown:
+        shown.update(sum(map(len, effects.values())))
+        try:
+            for receiver, found in _by_receiver(engine, everything, metric, skip=set(effects)):
+                effects[receiver] = found
+                shown.update(len(found))
+                if file is not None:
+                    file.save({"effects": effects, "seconds": time.perf_counter() - began}, now=False)
+        finally:
+            if file is not None:
+                file.save({"effects": effects, "seconds": time.perf_counter() - began})
+    values = torch.zeros(graph.edge_mask.shape, dtype=engine.start.dtype)
+    values[graph.edge_mask] = torch.tensor([x for receiver in graph.receivers for x in effects[receiver]]).to(values)
+    cost = Cost(graph.n_edges + 3, 0, time.perf_counter() - began)  # the reference, and twice the run of all edges
+    return EdgeScores(graph, values, "exact", metric_name(metric), *claim, cost)
+
+
+def _by_receiver(engine: Engine, everything: Circuit, metric, skip: set[str]) -> Iterator[tuple[str, list[float]]]:
+    """For each receiver, the effects of the edges into it, in canonical order."""
+    graph = everything.graph
+    whole, run = float(engine.values(everything, metric).double().mean()), engine.cache(everything)
+    for receiver, edges in groupby(graph.edges, key=lambda edge: edge.receiver):
+        if receiver not in skip:
+            less = engine.values_without(everything, list(edges), metric, run=run).double().mean(-1)
+            yield receiver, (engine.sign * (whole - less)).tolist()
+
+
+def _resume(file: Checkpoint, graph: Graph) -> tuple[dict[str, list[float]], float]:
+    """The effects that ``file`` holds, and the seconds they took."""
+    state = file.load()
+    if state is None:
+        return {}, 0.0
+    try:
+        effects, seconds = dict(state["effects"]), float(state["seconds"])
+        expected = Counter(edge.receiver for edge in graph.edges)
+        numbers = [x for found in effects.values() for x in (seconds, *found)]
+        if any(len(found) != expected.get(receiver) for receiver, found in effects.items()):
+            raise ValueError
+        if not all(isinstance(x, float) and math.isfinite(x) for x in numbers):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"checkpoint: {file.path} is damaged: its effects can't be read") from None
+    return effects, seconds
 
 
 def _nodes(engine: Engine, metric, began: float) -> NodeScores:
@@ -67,9 +118,3 @@ def _nodes(engine: Engine, metric, began: float) -> NodeScores:
     effects = (engine.sign * (values[0] - values[1:])).tolist()
     cost = Cost(len(runs) + 1, 0, time.perf_counter() - began)
     return NodeScores(dict(zip(senders, effects, strict=True)), "exact", metric_name(metric), cost)
-
-
-def _only(mask, row: int):
-    only = torch.zeros_like(mask)
-    only[row] = mask[row]
-    return only
