@@ -59,6 +59,10 @@ _PUBLIC = {
     "cmd": "evaluation",
     "roc": "evaluation",
     "auc": "evaluation",
+    "evaluate": "evaluation",
+    "stability": "evaluation",
+    "compare": "evaluation",
+    "random_scores": "evaluation",
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",
@@ -66,6 +70,7 @@ _PUBLIC = {
     "plot_circuit": "plotting",
     "plot_roc": "plotting",
     "plot_faithfulness": "plotting",
+    "plot_compare": "plotting",
     "set_attention_mode": "plotting",
     "check": "exercises",
 }

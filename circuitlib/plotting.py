@@ -344,6 +344,51 @@ def plot_faithfulness(
     return figure
 
 
+def plot_compare(table, value: str = "auc_pessimistic_edge", title: str | None = None) -> Figure:
+    """Draw one column of a comparison: a panel for each task, a row for each method, a dot for each seed.
+
+    Args:
+        table: of ``cl.compare``; or what a file holds of it.
+        value: the column.
+        title: above the picture.
+
+    Returns:
+        the matplotlib figure. A line marks the mean over seeds; metrics differ in colour and height. A run that was
+        refused has no dot.
+
+    Raises:
+        ValueError: a column that does not exist or holds no number, or more than six metrics.
+    """
+    import matplotlib
+
+    _check_compared(table, value)
+    tasks, methods, metrics = (list(dict.fromkeys(table[name])) for name in ("task", "method", "metric"))
+    height = max(0.3, 0.2 * len(metrics))
+    size = (5.6, len(tasks) * (height * len(methods) + 0.5) + 0.8 + 0.6 * (len(metrics) > 1) + 0.3 * bool(title))
+    with matplotlib.rc_context(STYLE):
+        figure = _picture_class()(figsize=size, layout="constrained")
+        axes = figure.subplots(len(tasks), 1, squeeze=False, sharex=True)[:, 0]
+        for axis, task in zip(axes, tasks, strict=True):
+            rows = table[table["task"] == task]
+            for i, (metric, (colour, _)) in enumerate(zip(metrics, CURVES, strict=False)):
+                shift = 0.7 / len(metrics) * (i - (len(metrics) - 1) / 2)
+                mine = rows[rows["metric"] == metric]
+                _draw_dots(axis, [mine[mine["method"] == method][value] for method in methods], shift, colour)
+            axis.set_yticks(range(len(methods)), methods, parse_math=False)
+            axis.set_ylim(len(methods) - 0.5, -0.5)
+            axis.set_title(task, parse_math=False)
+            axis.grid(color="#eceef0", linewidth=0.8)
+            axis.set_axisbelow(True)
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.tick_params(length=0)
+        axes[-1].set_xlabel(value, parse_math=False)
+        if len(metrics) > 1:
+            _metric_legend(figure, metrics)
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, parse_math=False)
+    return figure
+
+
 def plot_attention(model, tokens, heads: Sequence[str], *, labels: Sequence[str] | None = None) -> AttentionView:
     """Show where heads attend on one prompt: hover over a small map to enlarge it.
 
@@ -750,6 +795,39 @@ def _draw_named(curves, draw, ax, size: tuple[float, float], title: str | None, 
         if title:
             ax.set_title(title, parse_math=False)
     return ax.figure, ax
+
+
+def _check_compared(table, value: str) -> None:
+    if missing := [name for name in ("task", "method", "metric", value) if name not in getattr(table, "columns", ())]:
+        raise ValueError(f"table: expected what cl.compare returns, got one without the column {missing[0]!r}")
+    if table[value].dtype.kind not in "fiu" or not np.isfinite(table[value]).any():
+        raise ValueError(f"value: expected a column of numbers, {value!r} holds none")
+    if (n := table["metric"].nunique()) > len(CURVES):
+        raise ValueError(f"table: expected at most {len(CURVES)} metrics, got {n}")
+
+
+def _draw_dots(axis, values: Sequence[Sequence[float]], shift: float, colour: str) -> None:
+    for row, found in enumerate(values):
+        found = np.asarray(found, dtype=float)
+        found = found[np.isfinite(found)]
+        style = {"color": colour, "alpha": 0.55, "markeredgewidth": 0}
+        if len(found):
+            axis.plot(found, np.full(len(found), row + shift), "o", markersize=5.5, clip_on=False, **style)
+        if len(found) > 1:
+            axis.plot([found.mean()], [row + shift], "|", markersize=11, markeredgewidth=2, color=colour, zorder=3)
+
+
+def _metric_legend(figure, metrics: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    dots = [
+        Line2D([], [], marker="o", linestyle="", color=colour, label=metric)
+        for metric, (colour, _) in zip(metrics, CURVES, strict=False)
+    ]
+    style = {"ncol": len(dots), "frameon": False, "fontsize": 9, "handletextpad": 0.2, "title": "metric of the method"}
+    legend = figure.legend(handles=dots, loc="outside lower left", title_fontsize=9, alignment="left", **style)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _area_text(area: float) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -633,3 +635,52 @@ def test_curves_that_cannot_be_drawn(draw, given, said):
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="convention: expected"):
         plotting.plot_roc(a_roc(), convention="optimistic")
+
+
+def a_comparison(n_seeds=2, **columns) -> pd.DataFrame:
+    runs = itertools.product(["or", "$x$"], ["EAP", "exact"], ["task", "kl"], range(n_seeds))
+    table = pd.DataFrame(runs, columns=["task", "method", "metric", "seed"])
+    table["auc_pessimistic_edge"] = np.arange(len(table)) / 20
+    table.loc[(table["method"] == "EAP") & (table["metric"] == "kl"), "auc_pessimistic_edge"] = np.nan
+    return table.assign(**columns)
+
+
+def test_a_comparison_has_a_panel_for_each_task_and_a_dot_for_each_seed():
+    table = a_comparison()
+    figure = plotting.plot_compare(table, title="AUC")
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["or", "$x$"]
+    assert figure.axes[1].get_xlabel() == "auc_pessimistic_edge"
+    for axis, task in zip(figure.axes, ["or", "$x$"], strict=True):
+        assert tick_labels(axis.yaxis) == ["EAP", "exact"]
+        dots = {tuple(np.round(line.get_xdata(), 6)): line for line in axis.lines if line.get_marker() == "o"}
+        means = sorted(float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == "|")
+        groups = table[table["task"] == task].dropna().groupby(["method", "metric"])["auc_pessimistic_edge"]
+        assert set(dots) == {tuple(round(v, 6) for v in values) for _, values in groups} and len(dots) == 3
+        assert means == pytest.approx(sorted(groups.mean()))
+        for (method, metric), values in groups:
+            line = dots[tuple(round(v, 6) for v in values)]
+            assert round(line.get_ydata()[0]) == ["EAP", "exact"].index(method)
+            assert line.get_color() == plotting.CURVES[["task", "kl"].index(metric)][0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["task", "kl"]
+    assert not plotting.plot_compare(table[table["metric"] == "task"]).legends
+
+
+def test_a_comparison_can_be_laid_out(recwarn):
+    for table in (a_comparison(), a_comparison(1), a_comparison()[:4]):
+        plotting.plot_compare(table)._repr_png_()
+        plotting.plot_compare(table, title="T")._repr_png_()
+    assert not recwarn.list
+
+
+def test_comparisons_that_cannot_be_drawn():
+    table = a_comparison()
+    for call, said in [
+        (lambda: plotting.plot_compare(table, "cpr"), "table: expected what cl.compare returns, got one without the column 'cpr'"),
+        (lambda: plotting.plot_compare([1, 2]), "table: expected what cl.compare returns, got one without the column 'task'"),
+        (lambda: plotting.plot_compare(table, "task"), "value: expected a column of numbers, 'task' holds none"),
+        (lambda: plotting.plot_compare(table.assign(cpr=np.nan), "cpr"), "value: expected a column of numbers, 'cpr' holds none"),
+        (lambda: plotting.plot_compare(a_comparison(metric=list("abcdefgh") * 2)), "table: expected at most 6 metrics, got 8"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(said)) as error:
+            call()
+        assert "\n" not in str(error.value)

@@ -14,6 +14,7 @@ from ..graph import Circuit, Edge, Graph
 
 CONVENTIONS = ("pessimistic", "trapezoid")
 LEVELS = ("edge", "node")
+ROUNDING = 1e-6  # of the largest score: less than that is what float32 leaves over when two equal runs are subtracted
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def roc(source, truth: Circuit, level: str = "edge", *, signed: bool = False) ->
 
     Args:
         source: scores, for which every score is tried as a threshold: edges with the same score come in together, so that
-            the order in which ties are listed can't matter. Or edges in order, the best first: a point for each number of
+            the order in which ties are listed can't matter; what is less than a millionth of the largest counts as 0, for
+            it can't be told from rounding. Or edges in order, the best first: a point for each number of
             them. Or circuits, such as ``cl.acdc_sweep`` returns: a point for each.
         truth: the known circuit, on the same graph.
         level: "edge"; or "node", where a node counts as found if an edge that is kept touches it. As in the code of
@@ -128,6 +130,15 @@ def envelope(points: Roc | Iterable[tuple[float, float]]) -> list[tuple[float, f
     return kept
 
 
+def without_rounding(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """``values`` with 0 where they are less than a millionth of the largest.
+
+    In an OR gate, cutting one input changes nothing, so its exact effect is 0; computed, it is 0 or 1e-7. An edge that
+    carries nothing has 0 to the last bit. Ranked as they are, the first would beat the second, by rounding alone.
+    """
+    return values.masked_fill(values.abs() < ROUNDING * values.abs().max(), 0.0)
+
+
 # Edges and nodes ---------------------------------------------------------------------------------
 
 NEVER = float("-inf")  # the key of an edge that is not there, or that is never kept
@@ -144,6 +155,7 @@ def _score_keys(scores, signed: bool) -> Float[Tensor, "receiver sender"]:
     if len(bad):
         edge = Edge(graph.senders[bad[0, 1]], graph.receivers[bad[0, 0]], *bad[0, 2:].tolist())
         raise ValueError(f"source: expected finite scores, got {float(values[tuple(bad[0])])} for {edge}")
+    values = without_rounding(values)
     return (values if signed else values.abs()).masked_fill(~graph.edge_mask, NEVER)
 
 
