@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test execute lint format serve clean check-notebooks install site
+.PHONY: help book test test-slow execute lint format serve clean check-notebooks install site
 
 # One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
 export OMP_NUM_THREADS ?= 1
@@ -29,6 +29,7 @@ SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.*
 help:  ## list the commands
 	@echo "make book     install what is missing, build the book, print the file to open"
 	@echo "make test     unit tests, every cell of every chapter, the built site"
+	@echo "make test-slow  what takes longer: every case of the searches, chapters with broken code, a browser"
 	@echo "make execute  run all chapters again and write them in canonical form"
 	@echo "make lint     check the code and the notebooks with ruff"
 	@echo "make format   let ruff format the code and the notebooks"
@@ -45,6 +46,11 @@ test: check-notebooks site
 	@$(BIN)/python -m pytest -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout=600 \
 	    --nbval-kernel-startup-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
 	@echo "==> All tests passed"
+
+test-slow: check-notebooks site
+	@echo "==> Running the slow tests"
+	@$(BIN)/python -m pytest -m slow tests
+	@echo "==> All slow tests passed"
 
 execute: check-notebooks install
 	@echo "==> Running all chapters"
