@@ -1,4 +1,4 @@
-"""Circuits that are known: by construction.
+"""Circuits that are known: by construction, or found by hand in the book.
 
 A hand-made model says edge by edge what its circuit is. Which edges matter depends on what a cut edge carries: one that
 carries nothing but positions is dead where corrupted prompts stand at the same positions, and alive where it carries zeros.
@@ -6,8 +6,11 @@ carries nothing but positions is dead where corrupted prompts stand at the same 
 
 from __future__ import annotations
 
-from .graph import ABLATIONS, Circuit, Edge, Graph
-from .models.registry import info
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .graph import ABLATIONS, Circuit, Edge, Graph, _read_json
+from .models.registry import SHIPPED, info
 
 DIRECTIONS = ("noising", "denoising")
 
@@ -49,6 +52,78 @@ def known_effects(name: str, ablation: str = "corrupted", direction: str = "nois
     column = _COLUMNS.index((ablation, direction))
     effects = {Edge.parse(edge): row[column] for edge, row in _EFFECTS[name].items()}
     return {edge: effect for edge, effect in effects.items() if effect is not None}
+
+
+class ReferenceCircuit(Circuit):
+    """A circuit found by hand in the book: a ``Circuit``, with what each of its edges stands on.
+
+    Attributes:
+        model: the model that it is a circuit of.
+        roles: role → the heads that play it, the strongest first.
+        evidence: edge → what was measured for it.
+        attention: head → (query position, key position, mean attention) for the places that its role is about.
+        found: how it was found, in words.
+        prompts: on which prompts: ``n``, ``seed``, ``corruption``.
+        rule: ``worth`` and ``share``, the least that an input and an edge had to show.
+    """
+
+    model: str
+    roles: Mapping[str, tuple[str, ...]]
+    evidence: Mapping[Edge, Evidence]
+    attention: Mapping[str, tuple[tuple[str, str, float], ...]]
+    found: str
+    prompts: Mapping[str, int | str]
+    rule: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one edge of a reference circuit stands on: path patching under several corruptions, corruption → effect.
+
+    Effects are shares of M(clean) − M(corrupted), rounded to four decimals; ``cl.input_effects`` measures them.
+
+    Args:
+        worth: of all edges into the receiver together.
+        alone: of this edge, patched alone.
+        spared: of this edge, left clean while all others into the receiver are patched.
+    """
+
+    worth: Mapping[str, float]
+    alone: Mapping[str, float]
+    spared: Mapping[str, float]
+
+    def share(self, corruption: str = "random_random") -> float:
+        """The mean of ``alone`` and ``spared``, as a share of ``worth``."""
+        return (self.alone[corruption] + self.spared[corruption]) / 2 / self.worth[corruption]
+
+
+def reference_circuit(model: str, task: str) -> ReferenceCircuit:
+    """The circuit of a shipped model that the book found by hand, before any automatic method was run on that model.
+
+    Args:
+        model: a name such as "docstring-4l". task: "docstring".
+
+    Raises:
+        ValueError: a pair of model and task that has none.
+    """
+    known = sorted(
+        path.parent.name + ", " + path.stem.removeprefix(_REFERENCE) for path in SHIPPED.glob(f"*/{_REFERENCE}*.json")
+    )
+    if f"{model}, {task}" not in known:
+        raise ValueError(
+            f"model, task: no circuit was found by hand for {model!r}, {task!r}; choose from: {'; '.join(known)}"
+        )
+    content = _read_json(SHIPPED / model / f"{_REFERENCE}{task}.json")
+    circuit = ReferenceCircuit(_graph(model), content["edges"], task=task, ablation=content["ablation"])
+    circuit.model, circuit.found = model, content["found"]
+    circuit.prompts, circuit.rule = content["prompts"], content["rule"]
+    circuit.roles = {role: tuple(heads) for role, heads in content["roles"].items()}
+    circuit.attention = {head: tuple(map(tuple, rows)) for head, rows in content["attention"].items()}
+    circuit.evidence = {edge: Evidence(**content["edges"][str(edge)]) for edge in circuit.edges}
+    return circuit
+
+
+_REFERENCE = "reference_circuit_"
 
 
 def _graph(name: str) -> Graph:

@@ -135,6 +135,67 @@ def path_patching_sweep(
     return SenderEffects.of(engine.graph, dict(zip(senders, values, strict=True)))
 
 
+def input_effects(
+    engine: Engine, receiver: str, *, metric: str | Metric | None = None, normalize: bool = True
+) -> InputEffects:
+    """Who brings ``receiver`` what it needs: each sender patched alone, and each spared while all others are patched.
+
+    A sender that others can stand in for does nothing when it alone is patched. It shows when the others are patched and it
+    is not. Of two senders that are both needed it is the other way round: as with the AND and OR gates of Heimersheim &
+    Nanda, "How to use and interpret activation patching" (2024).
+
+    Args:
+        receiver: one name, such as "a3.0.q", "m3", "logits".
+        metric, normalize: as for ``path_patching``.
+
+    Raises:
+        ValueError: a receiver that does not exist, a bad metric, or nothing to normalise by.
+    """
+    graph = _engine(engine).graph
+    if receiver not in graph.receivers:
+        raise ValueError(
+            f"receiver: {receiver!r} does not exist in {graph!r}; expected one like 'a3.0.q', 'm3', 'logits'"
+        )
+    n = graph.slot_of(receiver).n_upstream
+    run, measure = engine.cache(engine.all), engine.measure(metric)
+    rows = run.keep[graph.receiver_index[receiver]].repeat(2 * n + 1, 1)
+    rows[:n, :n] = ~torch.eye(n, dtype=torch.bool, device=rows.device)
+    rows[n:-1, :n] = torch.eye(n, dtype=torch.bool, device=rows.device)
+    rows[-1] = False
+    patched = torch.cat([measure(logits) for logits in engine.logits_from(run, receiver, rows)])
+    effects = _effects(engine, patched, metric, normalize).tolist()
+    alone, worth = effects[:n], effects[-1]
+    senders, spared = graph.senders[:n], [worth - effect for effect in effects[n:-1]]
+    return InputEffects(
+        receiver, worth, dict(zip(senders, alone, strict=True)), dict(zip(senders, spared, strict=True))
+    )
+
+
+@dataclass(frozen=True)
+class InputEffects:
+    """What one receiver's input is worth, and who brings it. Effects as of ``path_patching``.
+
+    Args:
+        worth: the effect of patching all senders into this receiver.
+        alone: sender → the effect of patching it alone.
+        spared: sender → what it is worth to leave it clean while all other senders are patched.
+    """
+
+    receiver: str
+    worth: float
+    alone: dict[str, float]
+    spared: dict[str, float]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Sender → the mean of ``alone`` and ``spared``, as a share of ``worth``."""
+        return {sender: (self.alone[sender] + self.spared[sender]) / 2 / self.worth for sender in self.alone}
+
+    def writers(self, share: float = 0.1) -> list[str]:
+        """The senders with at least this share, the largest first."""
+        return sorted((s for s, value in self.shares.items() if value >= share), key=lambda s: -self.shares[s])
+
+
 @dataclass(frozen=True)
 class SenderEffects:
     """What each sender is worth to some receivers; NaN for a sender that no path leads from.
