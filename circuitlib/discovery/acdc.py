@@ -196,6 +196,7 @@ class _Search:
         self.tie = TIE * max(1.0, float(logits.abs().max()))  # a metric is made of logits, and rounds as they do
         self.trace: list[Decision] = []
         self.recorded: deque[Decision] = deque()  # of a checkpoint, still to be gone through
+        self.source: Path | None = None
         self.expected: dict[Edge, float] = {}  # how far the metric is guessed to fall
         self.ahead = max(1, lookahead // 4)
         self.forwards, self.backwards, self.batches, self.seconds = 2, 0, 1, 0.0  # the reference, and the run of start
@@ -223,7 +224,7 @@ class _Search:
                 yield from self._decide(receiver, edges)
             yield
         if self.recorded:
-            raise ValueError("checkpoint: it is damaged: it holds more decisions than there are edges")
+            raise ValueError(f"checkpoint: {self.source} is damaged: it holds more decisions than there are edges")
 
     def _unread(self, receiver: str) -> bool:
         """Whether nothing reads the node of ``receiver`` any more."""
@@ -314,7 +315,7 @@ class _Search:
 
     def resume(self, file: Checkpoint) -> None:
         """Take over what ``file`` holds. The edges are gone through again as recorded, so that what they leave is the same."""
-        state = file.load()
+        state, self.source = file.load(), file.path
         if state is None:
             return
         try:
@@ -330,7 +331,7 @@ class _Search:
         decision = self.recorded[0]
         if decision.edge != edge or decision.tested != tested:
             raise ValueError(
-                f"checkpoint: it is damaged: decision {len(self.trace) + 1} is about {decision.edge}, expected {edge}"
+                f"checkpoint: {self.source} is damaged: decision {len(self.trace) + 1} is about {decision.edge}, expected {edge}"
             )
         self.trace.append(self.recorded.popleft())
         return decision

@@ -53,7 +53,7 @@ class Checkpoint:
             found, expected = content["run"].get(name), self.run.get(name)
             if type(found) is not type(expected) or found != expected:
                 raise ValueError(
-                    f"checkpoint: {self.path} is of another run: its {name} is {str(found)[:60]!r}, expected {str(expected)[:60]!r}"
+                    f"checkpoint: {self.path} is of another run: its {name} is {_say(found)}, expected {_say(expected)}"
                 )
         return content["state"]
 
@@ -75,6 +75,11 @@ def identity(engine: Engine, circuit: Circuit) -> dict[str, str]:
         "direction": engine.direction,
         "edges": f"{len(circuit)} of {circuit.graph!r}, {_digest([circuit.mask])}",
     }
+
+
+def _say(value) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
