@@ -1,0 +1,192 @@
+"""A task of your own: prompts from two templates, and what to check before looking inside the model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import Formatter
+
+import torch
+
+from ..models.words import NAMES
+from .base import Task
+from .tokens import encode, known_words, one_token, same_length
+
+
+def template_task(
+    model,
+    clean: str,
+    corrupted: str,
+    answer: str,
+    wrong: Sequence[str],
+    words: Sequence[str] | None = None,
+    *,
+    n: int = 50,
+    seed: int = 0,
+    name: str = "own",
+    metric_name: str = "logit_diff",
+) -> Task:
+    """Prompts that fill the blanks of two templates with words; the answer follows the clean one.
+
+    Args:
+        clean, corrupted: the templates, such as ``"import {A} as {B}"``. Blanks with one name get one word, blanks with
+            different names different words, in both templates alike. Write ``{{`` for a brace.
+        answer: what comes next after the clean prompt, one token, such as ``" {B}"``: with its leading space, if it has one.
+        wrong: the wrong answers, such as ``[" {D}"]``, one token each.
+        words: to draw from; each must be one token where it stands (on models that are not the book's, others are left out
+            and counted in the log). Default: the argument names of the docstring task.
+        seed: same seed, same words.
+
+    Returns:
+        a task whose positions are named after the blanks of ``clean``: "A", and "A_2" where a blank comes again; "end" is
+        where the answer is read.
+
+    Raises:
+        ValueError: a template that can't be filled, prompts that are not aligned, or words that are not one token.
+    """
+    if n < 1:
+        raise ValueError(f"n: expected at least one prompt, got {n}")
+    templates = {"clean": clean, "corrupted": corrupted, "answer": answer} | {
+        f"wrong {i}": w for i, w in enumerate(wrong)
+    }
+    fields = {role: _Template.of(role, text) for role, text in templates.items()}
+    blanks = list(dict.fromkeys(blank for template in fields.values() for blank in template.blanks))
+    if not fields["clean"].blanks:
+        raise ValueError(f"clean: expected a template with at least one blank such as {{A}}, got {clean!r}")
+    known = _known(model, NAMES if words is None else words, fields.values(), at_least=len(blanks))
+    rng = random.Random(seed)
+    drawn = [dict(zip(blanks, rng.sample(known, len(blanks)), strict=True)) for _ in range(n)]
+    prompts = {role: [fields[role].fill(row)[0] for row in drawn] for role in ("clean", "corrupted")}
+    tokens = {role: same_length(model, texts) for role, texts in prompts.items()}
+    if tokens["clean"].shape != tokens["corrupted"].shape:
+        n_clean, n_corrupted = (tokens[role].shape[1] for role in ("clean", "corrupted"))
+        raise ValueError(f"corrupted: expected the {n_clean} tokens that clean has, got {n_corrupted}")
+    positions = _positions(model, fields["clean"], drawn)
+    last = tokens["clean"].shape[1] - 1
+    labels = list(model.to_str_tokens(tokens["clean"][0]))
+    for label, position in positions.items():
+        labels[position] = label
+    return Task(
+        name=name,
+        clean=tokens["clean"],
+        corrupted=tokens["corrupted"],
+        answers=one_token(model, [fields["answer"].fill(row)[0] for row in drawn]),
+        distractors=one_token(model, [[fields[f"wrong {i}"].fill(row)[0] for i in range(len(wrong))] for row in drawn])
+        if len(wrong)
+        else torch.zeros(n, 0, dtype=torch.long),
+        positions=positions | {"end": last},
+        read_positions=(last,),
+        metric_name=metric_name,
+        labels=tuple(labels),
+        meta={"seed": seed, "clean": clean, "corrupted": corrupted},
+    )
+
+
+def examine(model, task: Task):
+    """What to know about a task before anything is looked for in the model.
+
+    Returns:
+        A table with a row for each question: what was ``measured``, and whether it is ``ok``. The bars are the book's:
+        the right answer above the wrong ones on 9 of 10 clean prompts and on at most half of the corrupted ones; a gap
+        between the two of at least five standard errors; no answer on more than half of the prompts; each position that
+        differs does so on at least 9 of 10 prompts.
+    """
+    import pandas as pd
+
+    n = len(task)
+    with torch.no_grad():
+        runs = {role: model(tokens) for role, tokens in (("clean", task.clean), ("corrupted", task.corrupted))}
+    value = {role: task.metric(logits).double() for role, logits in runs.items()}
+    success = {role: float(task.success(logits).mean()) for role, logits in runs.items()}
+    gaps = value["clean"] - value["corrupted"]
+    gap, error = float(gaps.mean()), float(gaps.std()) / n**0.5 if n > 1 else float("inf")
+    differs = (task.clean != task.corrupted).double().mean(0)
+    where = [
+        (task.labels[i] if task.labels else str(i), float(differs[i])) for i in differs.nonzero().flatten().tolist()
+    ]
+    n_distinct = len(task.clean.unique(dim=0))
+    common = float(task.answers.flatten().unique(return_counts=True)[1].max()) / task.answers.numel()
+    answers = task.answers.view(*task.answers.shape[: task.distractors.dim() - 1], -1)
+    clash = bool((answers[..., :, None] == task.distractors[..., None, :]).any())
+    rows = {
+        "Are the prompts different?": (f"{n_distinct} of {n}", n_distinct == n),
+        "Where do clean and corrupted differ?": (
+            ", ".join(f"{label} ({share:.0%})" for label, share in where) or "nowhere",
+            bool(where) and min(share for _, share in where) >= 0.9,
+        ),
+        "Do the answers vary?": (f"the most common one: {common:.0%}", common <= 0.5),
+        "Is a wrong answer the right one?": ("yes" if clash else "no", not clash),
+        "Right answer first of all tokens": (f"{float(task.accuracy(runs['clean']).mean()):.0%}", None),
+        "Right answer above the wrong ones, clean": (f"{success['clean']:.0%}", success["clean"] >= 0.9),
+        "Right answer above the wrong ones, corrupted": (f"{success['corrupted']:.0%}", success["corrupted"] <= 0.5),
+        "Metric, clean and corrupted": (f"{value['clean'].mean():.2f}, {value['corrupted'].mean():.2f}", None),
+        "Gap, and its standard error": (f"{gap:.2f} ± {error:.2f}", gap > 5 * error),
+    }
+    marks = {True: "yes", False: "NO", None: "–"}
+    table = [(question, measured, marks[ok]) for question, (measured, ok) in rows.items()]
+    return pd.DataFrame(table, columns=["question", "measured", "ok"]).set_index("question")
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A text with blanks: pieces of (text before, blank or None)."""
+
+    pieces: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, role: str, text: str) -> _Template:
+        try:
+            parsed = list(Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(f"{role}: {str(error).lower()}; expected blanks such as {{A}}, got {text!r}") from None
+        if any(blank is not None and not blank.isidentifier() for _, blank, _, _ in parsed):
+            raise ValueError(f"{role}: expected blanks with names such as {{A}}, got {text!r}")
+        return cls(tuple((before, blank) for before, blank, _, _ in parsed))
+
+    @property
+    def blanks(self) -> list[str]:
+        return [blank for _, blank in self.pieces if blank is not None]
+
+    def fill(self, words: dict[str, str]) -> tuple[str, list[tuple[str, int, int]]]:
+        """The text, and for each blank its name and from which to which character its word goes."""
+        text, spans = "", []
+        for before, blank in self.pieces:
+            text += before
+            if blank is not None:
+                spans.append((blank, len(text), len(text) + len(words[blank])))
+                text += words[blank]
+        return text, spans
+
+    def prefixes(self) -> set[str]:
+        """What a word's token begins with where it stands: a space or nothing."""
+        return {" " if before.endswith(" ") else "" for before, blank in self.pieces if blank is not None}
+
+
+def _known(model, words: Sequence[str], templates, at_least: int) -> tuple[str, ...]:
+    """The words that are one token in every blank of the templates."""
+    for prefix in sorted(set().union(*(template.prefixes() for template in templates))):
+        words = known_words(model, words, prefix=prefix, at_least=at_least)
+    return tuple(dict.fromkeys(words))
+
+
+def _positions(model, template: _Template, drawn: list[dict[str, str]]) -> dict[str, int]:
+    """Name → token position of each blank, the same in all prompts."""
+    found = [_blank_tokens(model, *template.fill(row)) for row in drawn]
+    odd = next((i for i, row in enumerate(found) if row != found[0]), None)
+    if odd is not None:
+        raise ValueError(f"clean: the blanks of prompt {odd} stand at other tokens than those of prompt 0")
+    names: dict[str, int] = {}
+    for blank, position in zip(template.blanks, found[0], strict=True):
+        times = 1 + sum(name == blank or name.startswith(f"{blank}_") for name in names)
+        names[blank if times == 1 else f"{blank}_{times}"] = position
+    return names
+
+
+def _blank_tokens(model, text: str, spans: list[tuple[str, int, int]]) -> list[int]:
+    """The position of the token that each blank's word is, counted with BOS."""
+    pieces = encode(model, text)
+    # Decoding ever longer beginnings tells where each token ends, with any tokenizer.
+    beginnings = (pieces[: i + 1] for i in range(len(pieces)))
+    ends = [len(model.tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in beginnings]
+    return [1 + next(i for i, end in enumerate(ends) if end >= stop) for _, _, stop in spans]
