@@ -37,6 +37,7 @@ _PUBLIC = {
     "activation_patching": "patching",
     "path_patching": "patching",
     "path_patching_sweep": "patching",
+    "path_patching_by_position": "patching",
     "input_effects": "patching",
     "composition_graph": "patching",
     "head_scores": "heads",

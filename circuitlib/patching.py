@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import torch
@@ -99,12 +99,14 @@ def path_patching(
     Args:
         engine: its task, ablation and direction.
         senders: names such as "embed", "a1.4", "m3".
-        receivers: names such as "a3.0.q", "m3", "logits"; "a3.0" stands for all three inputs of the head.
+        receivers: names such as "a3.0.q", "m3", "logits"; "a3.0" stands for all three inputs of the head. With "@12", or
+            the name of one of the task's positions, "@comma_B": only where this position is read, as of an edge. That is
+            the query's position for q, and the attended position for k and v.
         through_mlps: paths may also pass through MLPs on their way; all heads stay frozen (Wang et al., "Interpretability
             in the wild", 2023, appendix B). False: only the direct path, senders → receivers.
         via: the stations of a longer path, in order: senders → via[0] → via[1] → … → receivers. A station is a receiver
-            ("a2.0.k": the path enters there), a head (by all three inputs) or an MLP; or a list of these, which are
-            passed side by side.
+            ("a2.0.k": the path enters there), a head (by all three inputs) or an MLP, each with a position or without;
+            or a list of these, which are passed side by side.
         metric: as for ``Engine.values``; default the task's.
         normalize: divide by M(clean) − M(corrupted). ``False``: in units of the metric.
 
@@ -117,6 +119,26 @@ def path_patching(
     path = _Path.of(engine, receivers, through_mlps, via)
     senders = path.check_senders(senders)
     return _effects(engine, _patched(engine, [senders], path, metric), metric, normalize)[0]
+
+
+def path_patching_by_position(
+    engine: Engine,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    through_mlps: bool = False,
+    via: Sequence[str | Sequence[str]] = (),
+    *,
+    metric: str | Metric | None = None,
+    normalize: bool = True,
+) -> Float[Tensor, "pos"]:
+    """``path_patching`` at one position of the prompts at a time: only where the receivers read this position."""
+    path = _Path.of(engine, receivers, through_mlps, via)
+    if any(positions is not None for positions in path.steps[-1].values()):
+        raise ValueError("receivers: expected names without positions, since every position is tried")
+    senders = path.check_senders(senders)
+    paths = [replace(path, steps=(*path.steps[:-1], dict.fromkeys(path.receivers, (p,)))) for p in range(path.n_pos)]
+    patched = torch.cat([_patched(engine, [senders], at_one, metric) for at_one in paths])
+    return _effects(engine, patched, metric, normalize)
 
 
 def path_patching_sweep(
@@ -301,12 +323,23 @@ def _patched(engine: Engine, sets: list[list[str]], path: _Path, metric) -> Floa
         return torch.cat([measure(_follow(engine, senders, path)[None]) for senders in sets])
 
 
+# Receivers, in order, each with the positions at which it reads; None for all of them.
+_Inputs = dict[str, tuple[int, ...] | None]
+
+
 @dataclass(frozen=True)
 class _Path:
-    """The way of a patched value, without its senders. ``steps`` are the stations' receivers and, last, the receivers."""
+    """The way of a patched value, without its senders.
+
+    Args:
+        n_pos: how many positions the prompts have.
+        steps: the inputs of each station and, last, the receivers, with the positions that the path is read at.
+        through_mlps: whether it may pass through MLPs besides.
+    """
 
     graph: Graph
-    steps: tuple[tuple[str, ...], ...]
+    n_pos: int
+    steps: tuple[_Inputs, ...]
     through_mlps: bool
 
     @classmethod
@@ -314,33 +347,47 @@ class _Path:
         graph = _engine(engine).graph
         if isinstance(via, str):
             raise ValueError(f"via: expected a list of stations, got the single text {via!r}")
-        steps = [_inputs(graph, "via", [step] if isinstance(step, str) else step) for step in via]
-        steps.append(_inputs(graph, "receivers", receivers))
+        steps = [_inputs(engine, "via", [step] if isinstance(step, str) else step) for step in via]
+        steps.append(_inputs(engine, "receivers", receivers))
         if any("logits" in step for step in steps[:-1]):
             raise ValueError("via: 'logits' writes nothing, expected heads or MLPs")
-        path = cls(graph, tuple(steps), bool(through_mlps))
+        path = cls(graph, engine.task.clean.shape[1], tuple(steps), bool(through_mlps))
         for before, step in zip(steps, steps[1:], strict=False):
             path._check_step("via", {node_of(name) for name in before}, step)
         return path
 
     @property
     def receivers(self) -> tuple[str, ...]:
-        return self.steps[-1]
+        return tuple(self.steps[-1])
 
     @property
     def is_direct(self) -> bool:
-        return len(self.steps) == 1 and not (self.through_mlps and self.graph.mlps)
+        """Whether it is a set of edges, at all positions."""
+        everywhere = all(positions is None for positions in self.steps[-1].values())
+        return len(self.steps) == 1 and everywhere and not (self.through_mlps and self.graph.mlps)
 
     def upstream(self, sender: str, receiver: str) -> bool:
         return self.graph.sender_index[sender] < self.graph.slot_of(receiver).n_upstream
 
-    def stream_read(self, receiver: str, written: int) -> int:
-        """From which residual stream (see ``_follow``) ``receiver`` reads what its node writes to stream ``written``."""
-        if written >= 2 and receiver in self.steps[written - 2]:
+    def stream_read(self, receiver: str, written: int) -> int | tuple[int, ...]:
+        """From which residual stream (see ``_follow``) ``receiver`` reads what its node writes to stream ``written``.
+
+        One number, or one for each position where they differ.
+        """
+        by_position = any(step.get(receiver) is not None for step in self.steps)
+        streams = [self._stream_at(receiver, written, at) for at in range(self.n_pos if by_position else 1)]
+        return streams[0] if len(set(streams)) == 1 else tuple(streams)
+
+    def _stream_at(self, receiver: str, written: int, position: int) -> int:
+        if written >= 2 and self._reads(self.steps[written - 2], receiver, position):
             return written - 1
         if written >= 1 and self.through_mlps and receiver.startswith("m"):
             return written
-        return len(self.steps) if receiver in self.receivers else 0
+        return len(self.steps) if self._reads(self.steps[-1], receiver, position) else 0
+
+    @staticmethod
+    def _reads(step: _Inputs, receiver: str, position: int) -> bool:
+        return receiver in step and (step[receiver] is None or position in step[receiver])
 
     def starts_from(self, sender: str) -> bool:
         return any(self.upstream(sender, receiver) for receiver in self.steps[0])
@@ -349,6 +396,10 @@ class _Path:
         senders = _names("senders", senders)
         for name in senders:
             if name not in self.graph.sender_index:
+                if isinstance(name, str) and "@" in name:
+                    raise ValueError(
+                        f"senders: {name!r} has a position, expected positions on the receivers, which read there"
+                    )
                 raise ValueError(
                     f"senders: {name!r} does not exist in {self.graph!r}; expected one like 'embed', 'a0.5', 'm3'"
                 )
@@ -384,8 +435,9 @@ def _follow(engine: Engine, senders: Sequence[str], path: _Path) -> Float[Tensor
         for stream in all_streams:
             read = [path.stream_read(name, stream) for name in names]
             if slot.kind == "attn":
-                used = sorted(set(read))
-                qkv = project(weights, layer, "qkv", streams[None, used], [used.index(i) for i in read])
+                used = list(dict.fromkeys(read))
+                x = torch.stack([_pick_stream(streams, i) for i in used])
+                qkv = project(weights, layer, "qkv", x[None], [used.index(i) for i in read])
                 z = attend(layer, *qkv)[0]
                 if stream == 1:
                     z[patched] = reference.z[slot.layer][patched]
@@ -393,9 +445,18 @@ def _follow(engine: Engine, senders: Sequence[str], path: _Path) -> Float[Tensor
             elif stream == 1 and patched:
                 written.append(reference.mlp[slot.layer])
             else:
-                written.append(mlp(weights, layer, streams[read[0]]))
+                written.append(mlp(weights, layer, _pick_stream(streams, read[0])))
         streams = streams + torch.stack(written)
-    return unembed(weights, streams[path.stream_read("logits", 0)][:, engine.read])
+    return unembed(weights, _pick_stream(streams, path.stream_read("logits", 0))[:, engine.read])
+
+
+def _pick_stream(
+    streams: Float[Tensor, "stream n pos d_model"], which: int | tuple[int, ...]
+) -> Float[Tensor, "n pos d_model"]:
+    """One stream, or from each position that of its own."""
+    if isinstance(which, int):
+        return streams[which]
+    return streams[list(which), :, torch.arange(len(which), device=streams.device)].transpose(0, 1)
 
 
 def _engine(engine) -> Engine:
@@ -413,22 +474,38 @@ def _names(argument: str, names) -> list[str]:
     return names
 
 
-def _inputs(graph: Graph, argument: str, names) -> tuple[str, ...]:
-    """Receivers; a head's name stands for its three inputs."""
-    found: dict[str, None] = {}
+def _inputs(engine: Engine, argument: str, names) -> _Inputs:
+    """Receivers, and at which positions they read; a head's name stands for its three inputs."""
+    graph, found = engine.graph, {}
     for name in _names(argument, names):
+        node, _, at = name.partition("@") if isinstance(name, str) else (name, "", "")
         parts = (
-            [f"{name}.{part}" for part in "qkv"]
-            if isinstance(name, str) and name.startswith("a") and name in graph.sender_index
-            else [name]
+            [f"{node}.{part}" for part in "qkv"]
+            if isinstance(node, str) and node.startswith("a") and node in graph.sender_index
+            else [node]
         )
         for part in parts:
             if part not in graph.receiver_index:
                 raise ValueError(
                     f"{argument}: {name!r} does not exist in {graph!r}; expected one like 'a3.0.q', 'a3.0', 'm3', 'logits'"
                 )
-            found[part] = None
-    return tuple(found)
+            before = found.get(part, ())
+            here = (_position(engine, argument, name, at),) if "@" in name else None
+            found[part] = None if before is None or here is None else before + here
+    return found
+
+
+def _position(engine: Engine, argument: str, name: str, at: str) -> int:
+    """The position after the "@" of ``name``: a number, or a name that the task gives to one."""
+    n_pos = engine.task.clean.shape[1]
+    if at in engine.task.positions:
+        return engine.task.positions[at]
+    if not (at.isdecimal() and at.isascii() and int(at) < n_pos):
+        raise ValueError(
+            f"{argument}: {name!r} has no such position; expected 0 to {n_pos - 1} or one of the task's: "
+            f"{', '.join(engine.task.positions) or 'it names none'}"
+        )
+    return int(at)
 
 
 # Activation patching -----------------------------------------------------------------------------

@@ -47,43 +47,52 @@ def effect(engine: Engine, logits) -> float:
 def followed(engine: Engine, senders, receivers, through_mlps=False, via=()) -> torch.Tensor:
     """Logits ``[n, pos, d_vocab]`` of the patched run: what each receiver reads, asked recursively.
 
-    ``view`` says who is reading: 0 the run itself, j > 0 an input of the path's j-th step.
+    ``view`` says who is reading: 0 the run itself, j > 0 an input of the path's j-th step. A receiver may read one position
+    with one view and the next with another: ``views`` has one for each position.
     """
     of, task, graph = engine.model, engine.task, engine.graph
     ablated = naive.ablated(of, task.corrupted, engine.ablation)
     clean = naive.written(of, task.clean)
     start, carried = (clean["embed"], ablated) if engine.direction == "noising" else (ablated["embed"], clean)
-    steps = [*via, receivers]
+    steps, everywhere = [*via, receivers], range(task.clean.shape[1])
+
+    def in_step(step, receiver: str, position: int) -> bool:
+        return receiver in step or f"{receiver}@{position}" in step
 
     @functools.cache
     def writes(sender: str, view: int) -> torch.Tensor:
         """What ``sender`` writes, as a reader with this view sees it."""
         if view == 1 and sender in senders:
             return carried[sender]
-        if view > 1 and sender in map(node_of, steps[view - 2]):
-            return node(sender, lambda receiver: view - 1 if receiver in steps[view - 2] else as_run(receiver))
+        if view > 1 and sender in [node_of(name.partition("@")[0]) for name in steps[view - 2]]:
+            # Where the path does not enter, an MLP that it may pass through shows what this reader sees of it.
+            other = view if through_mlps and sender.startswith("m") else None
+            return node(sender, lambda r, p: view - 1 if in_step(steps[view - 2], r, p) else other or as_run(r, p))
         if view > 0 and through_mlps and sender.startswith("m"):
-            return node(sender, lambda receiver: view)
+            return node(sender, lambda receiver, position: view)
         return start if sender == "embed" else node(sender, as_run)
 
-    def as_run(receiver: str) -> int:
-        return len(steps) if receiver in receivers else 0
+    def as_run(receiver: str, position: int) -> int:
+        return len(steps) if in_step(receivers, receiver, position) else 0
 
-    def read(receiver: str, view: int) -> torch.Tensor:
+    def read(receiver: str, view_at) -> torch.Tensor:
         layer = of.cfg.n_layers if receiver == "logits" else int(receiver[1:].split(".")[0])
         below = layer + receiver.startswith("m")
         x = sum((block.attn.b_O for block in list(of.blocks)[:below]), torch.zeros_like(start))
+        views = [view_at(receiver, p) for p in everywhere]
         for sender in graph.senders[: graph.slot_of(receiver).n_upstream]:
-            x = x + writes(sender, view)
+            for view in set(views):
+                mine = torch.tensor([v == view for v in views])[:, None]
+                x = x + writes(sender, view) * mine
         return x
 
     def node(name: str, view_of) -> torch.Tensor:
         block = of.blocks[int(name[1:].split(".")[0])]
         if name.startswith("m"):
-            h = naive._norm(of, block.ln2, read(name, view_of(name))) @ block.mlp.W_in + block.mlp.b_in
+            h = naive._norm(of, block.ln2, read(name, view_of)) @ block.mlp.W_in + block.mlp.b_in
             return naive._act(of.cfg.act_fn, h) @ block.mlp.W_out + block.mlp.b_out
         head, attn = int(name.split(".")[1]), block.attn
-        x = [naive._norm(of, block.ln1, read(f"{name}.{part}", view_of(f"{name}.{part}"))) for part in "qkv"]
+        x = [naive._norm(of, block.ln1, read(f"{name}.{part}", view_of)) for part in "qkv"]
         q, k, v = (x[i] @ W[head] + b[head] for i, (W, b) in enumerate(
             [(attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V)]
         ))  # fmt: skip
@@ -91,7 +100,7 @@ def followed(engine: Engine, senders, receivers, through_mlps=False, via=()) -> 
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         return scores.masked_fill(later, -math.inf).softmax(-1) @ v @ attn.W_O[head]
 
-    return naive._norm(of, of.ln_final, read("logits", as_run("logits"))) @ of.W_U + of.b_U
+    return naive._norm(of, of.ln_final, read("logits", as_run)) @ of.W_U + of.b_U
 
 
 PATHS = [
@@ -107,6 +116,12 @@ PATHS = [
     dict(senders=["embed"], receivers=["a2.0.v", "logits"], via=[["a0.1.q", "a0.1.k", "a0.1.v"], ["a1.0.v"]]),
     dict(senders=["embed"], receivers=["a2.0.v"], via=[["a0.1.v", "a1.1.v"]], through_mlps=True),
     dict(senders=["embed"], receivers=["a2.0.q", "logits"], via=[["a0.1.v"], ["a1.1.k"]], through_mlps=True),
+    dict(senders=["a0.0"], receivers=["a1.1.k@3"]),
+    dict(senders=["embed", "a1.1"], receivers=["a2.0.q@5", "a2.0.q@1", "a2.1.v@2", "a1.2.v", "logits@2"]),
+    dict(senders=["a0.1"], receivers=["a2.0.k@4", "logits@5"], through_mlps=True),
+    dict(senders=["embed"], receivers=["a2.1.v"], via=[["a0.1.v@1", "a0.2.k@2"]]),
+    dict(senders=["a0.0"], receivers=["a2.2.q@5", "logits"], via=[["a1.0.v@0", "a1.0.q@3", "a1.1.k"]]),
+    dict(senders=["embed"], receivers=["a2.0.v@4", "logits"], via=[["a0.1.v@1"], ["a1.0.v@2"]], through_mlps=True),
 ]
 WITH_MLPS = [
     dict(senders=["m0"], receivers=["m1", "a2.0.q"]),
@@ -115,6 +130,9 @@ WITH_MLPS = [
     dict(senders=["a0.0"], receivers=["m1", "m2", "logits"], through_mlps=True),
     dict(senders=["a0.0"], receivers=["logits"], via=[["m0", "a1.1.q"], ["m2"]]),
     dict(senders=["a0.0"], receivers=["m2", "a2.0.q"], via=[["m1"]], through_mlps=True),
+    dict(senders=["a0.0"], receivers=["m1@5", "m2@2", "logits@5"], through_mlps=True),
+    dict(senders=["a0.0"], receivers=["m2", "a2.0.q@5"], via=[["m1@2"]]),
+    dict(senders=["a0.0"], receivers=["m2@2", "a2.0.q"], via=[["m1@2", "m1@5"]], through_mlps=True),
 ]
 
 
@@ -138,6 +156,64 @@ def test_the_longer_paths_of_these_tests_say_something_of_their_own():
     both = float(cl.path_patching(of, ["embed"], ["logits"], via=["a1.0"], through_mlps=True))
     values = [plain, through, via, both]
     assert all(abs(a - b) > 1e-3 for i, a in enumerate(values) for b in values[:i]), values
+
+
+# At positions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", ["native LN", "gpt2"])
+def test_a_position_is_where_the_receiver_reads(name, direction):
+    """Against the naive pass with the edge cut at this position: ``a0.1→a1.0.k@3`` is the key of position 3."""
+    of = engine(name, direction=direction)
+    ablated, clean = naive.ablated(of.model, of.task.corrupted, "corrupted"), naive.written(of.model, of.task.clean)
+    start, carried = (clean["embed"], ablated) if direction == "noising" else (ablated["embed"], clean)
+    for sender, receiver in (("a0.1", "a1.0.k"), ("embed", "a0.2.v"), ("a0.0", "a2.1.q"), ("a1.1", "logits")):
+        effects = cl.path_patching_by_position(of, [sender], [receiver])
+        assert effects.shape == (of.task.clean.shape[1],)
+        for position in (1, 2, 5):
+            kept = {str(edge) for edge in of.graph.edges} - {f"{sender}→{receiver}"}
+            kept |= {f"{sender}→{receiver}@{p}" for p in range(of.task.clean.shape[1]) if p != position}
+            with torch.no_grad():
+                logits = naive.run(of.model, start, carried, kept)
+            expected = effect(of, logits[:, [2, 5]])
+            one = cl.path_patching(of, [sender], [f"{receiver}@{position}"])
+            assert float(one) == pytest.approx(expected, abs=1e-9)
+            assert float(effects[position]) == pytest.approx(expected, abs=1e-9)
+        assert float(effects.abs().max()) > 1e-4
+
+
+def test_the_same_as_cutting_edges_of_the_graph_with_positions():
+    of = engine("gpt2")
+    graph = of.graph_with_positions
+    cut = [Edge("a0.1", "a1.0.k", 3), Edge("a0.1", "a1.0.k", 1), Edge("a0.1", "m1", 5)]
+    expected = of.metric(of.all) - of.metric(cl.Circuit(graph, set(graph.edges) - set(cut)))
+    ours = cl.path_patching(of, ["a0.1"], ["a1.0.k@3", "a1.0.k@1", "m1@5"], normalize=False)
+    assert float(ours) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_every_position_together_is_no_position():
+    of = engine("gpt2")
+    n_pos = of.task.clean.shape[1]
+    for options in (dict(), dict(through_mlps=True), dict(via=["a1.1"])):
+        at_each = [f"a2.0.v@{position}" for position in range(n_pos)]
+        assert float(cl.path_patching(of, ["a0.1"], at_each, **options)) == pytest.approx(
+            float(cl.path_patching(of, ["a0.1"], ["a2.0.v"], **options)), abs=1e-9
+        )
+    both = cl.path_patching(of, ["a0.1"], ["a2.0.v@3", "a2.0.v"])  # without a position wins
+    assert float(both) == pytest.approx(float(cl.path_patching(of, ["a0.1"], ["a2.0.v"])), abs=1e-9)
+
+
+def test_positions_by_name():
+    of = Engine(cl.load_model("handmade-docstring"), cl.docstring(cl.load_model("handmade-docstring"), n=3))
+    place = of.task.position("comma_C")
+    effects = cl.path_patching_by_position(of, ["a0.0"], ["a2.0.k"])
+    by_name = cl.path_patching(of, ["a0.0"], ["a2.0.k@comma_C"])
+    assert float(by_name) == float(cl.path_patching(of, ["a0.0"], [f"a2.0.k@{place}"])) == float(effects[place])
+    # The mover finds C by the name that stands before it, B, which the previous-token head brought to C.
+    assert of.task.labels[int(effects.argmax())] == "C_def" and float(effects.max()) > 0.4
+    sweep = cl.path_patching_sweep(of, ["a2.0.k@C_def"])
+    assert sweep.top(1)[0][0] == "a0.0" and sweep["a0.0"] == pytest.approx(float(effects.max()), abs=1e-9)
 
 
 # Against cut edges ----------------------------------------------------------------------------------
@@ -412,6 +488,17 @@ def test_nothing_to_normalise_by():
         (dict(senders=["embed"], receivers=["logits"], via=["a1.0", "a0.1"]), "via: 'a1.0' is not upstream of a0.1.q"),
         (dict(senders=["a1.0"], receivers=["logits"], via=["a0.1"]), "senders: 'a1.0' is not upstream of a0.1.q"),
         (dict(senders=["embed"], receivers=["a1.0.q"], via=["a1.1"]), "via: 'a1.1' is not upstream of a1.0.q"),
+        (
+            dict(senders=["embed"], receivers=["a1.0.q@6"]),
+            "receivers: 'a1.0.q@6' has no such position; expected 0 to 5",
+        ),
+        (dict(senders=["embed"], receivers=["a1.0.q@"]), "receivers: 'a1.0.q@' has no such position"),
+        (dict(senders=["embed"], receivers=["a1.0.q@-1"]), "receivers: 'a1.0.q@-1' has no such position"),
+        (dict(senders=["embed"], receivers=["a1.0.q@1@2"]), "receivers: 'a1.0.q@1@2' has no such position"),
+        (dict(senders=["embed"], receivers=["a1.0.q@²"]), "receivers: 'a1.0.q@²' has no such position"),
+        (dict(senders=["embed"], receivers=["a9.0.q@1"]), "receivers: 'a9.0.q@1' does not exist"),
+        (dict(senders=["embed"], receivers=["logits"], via=["a1.0@9"]), "via: 'a1.0@9' has no such position"),
+        (dict(senders=["a0.1@3"], receivers=["logits"]), "senders: 'a0.1@3' has a position, expected positions on"),
         (dict(senders=["embed"], receivers=["logits"], metric="nll"), "metric: expected None, 'kl' or a function"),
     ],
 )
@@ -425,6 +512,8 @@ def test_more_bad_input():
     of = engine("native LN")
     for call, said in [
         (lambda: cl.path_patching(of.model, ["embed"], ["logits"]), "engine: expected an Engine"),
+        (lambda: cl.path_patching_by_position(of, ["embed"], ["a1.0.q@2"]), "receivers: expected names without"),
+        (lambda: cl.path_patching_by_position(of, ["a2.0"], ["a1.0.q"]), "senders: 'a2.0' is not upstream"),
         (lambda: cl.path_patching_sweep(of, ["a9.0"]), "receivers: 'a9.0' does not exist"),
         (lambda: cl.path_patching_sweep(of, ["a1.0.q"])["a1.1"], "sender: no path leads from 'a1.1'"),
         (lambda: cl.composition_graph(of, threshold=0), "threshold: expected a positive number"),
