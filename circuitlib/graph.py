@@ -387,6 +387,10 @@ class Circuit:
 
     def save(self, path: str | Path) -> None:
         """Write the circuit as JSON (format version 1)."""
+        _write(path, self.to_json())
+
+    def to_json(self) -> str:
+        """The text of the file that ``save`` writes."""
         graph = {
             "n_layers": self.graph.n_layers,
             "n_heads": self.graph.n_heads,
@@ -394,7 +398,7 @@ class Circuit:
             "n_pos": self.graph.n_pos,
         }
         content = {"format": FORMAT, "version": 1, "graph": graph, "task": self.task, "ablation": self.ablation}
-        _write(path, json.dumps({**content, "edges": [str(edge) for edge in self.edges]}, ensure_ascii=False, indent=1))
+        return json.dumps({**content, "edges": [str(edge) for edge in self.edges]}, ensure_ascii=False, indent=1)
 
     @classmethod
     def load(cls, path: str | Path) -> Circuit:

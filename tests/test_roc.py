@@ -133,6 +133,17 @@ def test_scores_with_positions():
     assert roc(found, truth, level="node").n_true == len(nodes_of(truth))
 
 
+def test_the_last_digits_of_a_score_rank_nothing():
+    truth, found = random_circuit(GRAPH, 12, 1), scores(seed=1, levels=3)
+    jitter = torch.rand(GRAPH.edge_mask.shape, generator=torch.Generator().manual_seed(0)) * GRAPH.edge_mask
+    shaken = Scores(GRAPH, found.values.double() + 4e-7 * float(found.values.abs().max()) * jitter)
+    assert list(roc(shaken, truth)) == list(roc(found, truth))
+    more = Scores(GRAPH, found.values.double() + 1e-3 * float(found.values.abs().max()) * jitter)
+    assert len(roc(more, truth)) > len(roc(found, truth))
+    huge = Scores(GRAPH, found.values.double() * 1e30)
+    assert list(roc(huge, truth)) == list(roc(found, truth))
+
+
 # --- circuits, and edges in order
 
 

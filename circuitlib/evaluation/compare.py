@@ -10,8 +10,8 @@ from itertools import product
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
+from ..discovery.longwork import bar
 from ..discovery.scores import EdgeScores, metric_name
 from ..engine import Engine, Metric
 from ..graph import Circuit
@@ -76,7 +76,7 @@ def evaluate(
         "heads": [len(circuit.heads()) for circuit in circuits],
         "faithfulness": ((values[:-2].mean(-1) - empty) / gap).tolist(),
         engine.task.metric_name: values[:-2].mean(-1).tolist(),
-        "kl": (-engine.metric(circuits, "kl")).clamp(min=0.0).tolist(),
+        "kl": [max(0.0, -value) for value in engine.metric(circuits, "kl").tolist()],
     }
     if truth is not None:
         hits = [len(circuit & truth) for circuit in circuits]
@@ -133,14 +133,14 @@ def compare(
 
     _check(tasks, methods, seeds, metrics, shares)
     runs, rows = list(product(tasks, methods, metrics, seeds)), {}
-    with tqdm(total=len(runs), desc="compare", unit=" runs", disable=not progress) as bar:
+    with bar(progress, len(runs), "compare", "runs") as shown:
         for task, seed in product(tasks, seeds):
             engine, truth = tasks[task](seed) if callable(tasks[task]) else tasks[task]
             for method, metric in product(methods, metrics):
-                bar.set_postfix_str(f"{task}, {method}, {metric_name(metric)}, seed {seed}")
+                shown.set_postfix_str(f"{task}, {method}, {metric_name(metric)}, seed {seed}")
                 run = {"task": task, "method": method, "metric": metric_name(metric), "seed": seed}
                 rows[task, method, metric, seed] = {**run, **_judged(engine, truth, methods[method], metric, shares)}
-                bar.update()
+                shown.update()
     refused = [row["refused"] for row in rows.values()]
     if all(refused):
         raise ValueError(f"methods: none would run; the first said: {refused[0]}")

@@ -14,7 +14,7 @@ from ..graph import Circuit, Edge, Graph
 
 CONVENTIONS = ("pessimistic", "trapezoid")
 LEVELS = ("edge", "node")
-ROUNDING = 1e-6  # of the largest score: less than that is what float32 leaves over when two equal runs are subtracted
+ROUNDING = 1e-6  # of the largest score: that much may be left when float32 subtracts two equal runs
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def roc(source, truth: Circuit, level: str = "edge", *, signed: bool = False) ->
 
     Args:
         source: scores, for which every score is tried as a threshold: edges with the same score come in together, so that
-            the order in which ties are listed can't matter; what is less than a millionth of the largest counts as 0, for
-            it can't be told from rounding. Or edges in order, the best first: a point for each number of
+            the order in which ties are listed can't matter. Scores are rounded to millionths of the largest first, so that the
+            last digits of a computation do not rank edges. Or edges in order, the best first: a point for each number of
             them. Or circuits, such as ``cl.acdc_sweep`` returns: a point for each.
         truth: the known circuit, on the same graph.
         level: "edge"; or "node", where a node counts as found if an edge that is kept touches it. As in the code of
@@ -131,12 +131,14 @@ def envelope(points: Roc | Iterable[tuple[float, float]]) -> list[tuple[float, f
 
 
 def without_rounding(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """``values`` with 0 where they are less than a millionth of the largest.
+    """``values`` rounded to millionths of the largest.
 
     In an OR gate, cutting one input changes nothing, so its exact effect is 0; computed, it is 0 or 1e-7. An edge that
-    carries nothing has 0 to the last bit. Ranked as they are, the first would beat the second, by rounding alone.
+    carries nothing has 0 to the last bit. Ranked as they are, the first would beat the second, by rounding alone. So would
+    one of two edges whose effects are both 1, and on another machine the other one.
     """
-    return values.masked_fill(values.abs() < ROUNDING * values.abs().max(), 0.0)
+    grid = ROUNDING * float(values.abs().max())
+    return (values / grid).round() * grid if grid else values
 
 
 # Edges and nodes ---------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from itertools import combinations
 from statistics import mean, stdev
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from ..discovery.longwork import bar
 from ..engine import Engine, Metric
 from ..graph import Circuit, jaccard
 from ..tasks.base import Task
@@ -97,10 +97,12 @@ def stability(
         raise ValueError(f"n: expected an integer from 2, got {n!r}")
     whole = _circuit(method(engine, metric=metric), k)
     draw, n_prompts, circuits = random.Random(seed), len(engine.task), []
-    for _ in tqdm(range(n), desc="resamples", disable=not progress):
-        task = of_prompts(engine.task, draw.choices(range(n_prompts), k=n_prompts))
-        again = Engine(engine.model, task, engine.ablation, engine.direction, engine.memory_mb)
-        circuits.append(_circuit(method(again, metric=metric), k))
+    with bar(progress, n, "stability", "resamples") as shown:
+        for _ in range(n):
+            task = of_prompts(engine.task, draw.choices(range(n_prompts), k=n_prompts))
+            again = Engine(engine.model, task, engine.ablation, engine.direction, engine.memory_mb)
+            circuits.append(_circuit(method(again, metric=metric), k))
+            shown.update()
     return Stability(tuple(circuits), whole)
 
 
