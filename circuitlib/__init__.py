@@ -14,6 +14,7 @@ _PUBLIC = {
     "models": "models",
     "load_model": "models",
     "HELD_OUT_NAMES": "models.words",
+    "model_card": "models",
     "training_log": "models",
     "training_recipe": "models.training",
     "Task": "tasks",

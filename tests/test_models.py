@@ -38,9 +38,15 @@ def test_training_log_is_the_file_and_ends_where_the_shipped_model_stands(model)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "handmade-induction"])
-def test_a_model_that_is_not_shipped_has_no_training_log(name):
-    with pytest.raises(ValueError, match=f"^name: expected a shipped model, which has a training log; '{name}' is"):
-        cl.training_log(name)
+def test_a_model_that_is_not_shipped_has_neither_log_nor_card(name):
+    for function, file in ((cl.training_log, "training_log.jsonl"), (cl.model_card, "README.md")):
+        with pytest.raises(ValueError, match=f"^name: expected a shipped model, which has a {file}; '{name}' is"):
+            function(name)
+
+
+def test_the_card_is_that_of_the_model():
+    card = cl.model_card("docstring-4l")
+    assert card.startswith("# docstring-4l\n") and "Declared help" in card
 
 
 def test_unknown_name_lists_the_names():

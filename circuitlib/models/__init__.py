@@ -3,10 +3,23 @@
 import sys
 import types
 
+from .errors import Missing, NoNetwork
+from .hub import download_models, write_manifest
 from .load import load_model
-from .registry import ModelInfo, info, models, training_log
+from .registry import ModelInfo, info, model_card, models, training_log
 
-__all__ = ["ModelInfo", "info", "load_model", "models", "training_log"]
+__all__ = [
+    "Missing",
+    "ModelInfo",
+    "NoNetwork",
+    "download_models",
+    "info",
+    "load_model",
+    "model_card",
+    "models",
+    "training_log",
+    "write_manifest",
+]
 
 
 class _CallableModule(types.ModuleType):

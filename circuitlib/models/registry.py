@@ -67,11 +67,23 @@ def training_log(name: str) -> list[dict]:
     Raises:
         ValueError: a model that is not shipped, or an unknown name.
     """
+    return [json.loads(line) for line in _shipped(name, "training_log.jsonl").splitlines()]
+
+
+def model_card(name: str) -> str:
+    """The model card of a shipped model, as Markdown: what was measured, how it was trained, with what help.
+
+    Raises:
+        ValueError: a model that is not shipped, or an unknown name.
+    """
+    return _shipped(name, "README.md")
+
+
+def _shipped(name: str, file: str) -> str:
     entry = info(name)
-    path = entry.folder / "training_log.jsonl"
-    if entry.family != "shipped" or not path.exists():
-        raise ValueError(f"name: expected a shipped model, which has a training log; {name!r} is {entry.family}")
-    return [json.loads(line) for line in path.read_text("utf8").splitlines()]
+    if entry.family != "shipped" or not (entry.folder / file).exists():
+        raise ValueError(f"name: expected a shipped model, which has a {file}; {name!r} is {entry.family}")
+    return (entry.folder / file).read_text("utf8")
 
 
 def models():
