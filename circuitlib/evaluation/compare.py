@@ -173,16 +173,17 @@ def _judged(engine: Engine, truth: Circuit | None, method: Callable, metric, sha
     except ValueError as error:
         return {**row, "refused": str(error)}
     row["seconds"] = time.perf_counter() - began
+    circuits = found
     if isinstance(found, EdgeScores):
-        found = replace(found, values=without_rounding(found.values))
+        circuits = replace(found, values=without_rounding(found.values))
     elif isinstance(found, Circuit):
-        found = [found]
+        circuits = [found]
     elif not (isinstance(found, Sequence) and found and all(isinstance(one, Circuit) for one in found)):
         raise ValueError(f"methods: expected ones that return scores or circuits, got {type(found).__name__}")
-    curve = faithfulness_curve(engine, found)
-    row |= {"cpr": cpr(curve), "cmd": cmd(curve), "curve": curve, **_passes(found)}
+    curve = faithfulness_curve(engine, circuits)
+    row |= {"cpr": cpr(curve), "cmd": cmd(curve), "curve": curve, **_passes(circuits)}
     row |= {_column(share): _on_the_line(curve, share) for share in shares}
-    return row if truth is None else {**row, **_areas(found, truth), **_at_the_size_of(truth, engine, found)}
+    return row if truth is None else {**row, **_areas(found, truth), **_at_the_size_of(truth, engine, circuits)}
 
 
 def _column(share: float) -> str:

@@ -157,7 +157,6 @@ def _score_keys(scores, signed: bool) -> Float[Tensor, "receiver sender"]:
     if len(bad):
         edge = Edge(graph.senders[bad[0, 1]], graph.receivers[bad[0, 0]], *bad[0, 2:].tolist())
         raise ValueError(f"source: expected finite scores, got {float(values[tuple(bad[0])])} for {edge}")
-    values = without_rounding(values)
     return (values if signed else values.abs()).masked_fill(~graph.edge_mask, NEVER)
 
 
@@ -169,12 +168,13 @@ def _order_keys(graph: Graph, edges: Iterable[Edge | str]) -> Float[Tensor, "rec
 
 
 def _swept(keys: Float[Tensor, "receiver sender"], truth: Circuit, level: str, scored: bool) -> Roc:
-    """A point for each different key: what has this key or a higher one is kept."""
+    """A point for each key that differs: what has this key or a higher one is kept."""
     is_true = _true_ones(truth, level)
     keys, order = _counted(keys, truth.graph, level).sort(descending=True, stable=True)
     size = int((keys != NEVER).sum())
     keys, found = keys[:size], is_true[order][:size].cumsum(0)
-    last = torch.cat([keys[1:] != keys[:-1], torch.ones(1, dtype=torch.bool)]).nonzero()[:, 0]  # of those with one key
+    ties = without_rounding(keys) if scored else keys
+    last = torch.cat([ties[1:] != ties[:-1], torch.ones(1, dtype=torch.bool)]).nonzero()[:, 0]  # of those that tie
     thresholds = keys[last].tolist() if scored else [None] * len(last)
     return _roc(found[last].tolist(), (last + 1).tolist(), thresholds, is_true, level)
 
