@@ -25,7 +25,7 @@ from circuitlib.models.training.data import (
 )
 from circuitlib.models.training.recipes import RECIPES
 from circuitlib.models.training.train import Recipe, Stage, batches, partners, train, weighted_loss
-from circuitlib.models.training.transformer import AttentionOnly
+from circuitlib.models.training.transformer import Transformer
 from circuitlib.models.words import HELD_OUT_NAMES, NAMES
 
 SHAPE = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "n_ctx": 96}
@@ -149,7 +149,9 @@ def test_renaming_is_one_to_one_and_never_makes_a_held_out_name(tokenizer):
     for seed in range(20):
         plain = docstring_batch(tokenizer, random.Random(seed), [layout], 2, 96)
         renamed = docstring_batch(tokenizer, random.Random(seed), [layout], 2, 96, any_token=True)
-        assert torch.equal(plain.tokens[0], renamed.tokens[0]) and torch.equal(plain.lookups, renamed.lookups)
+        assert torch.equal(plain.tokens[0], renamed.tokens[0]) and all(
+            torch.equal(plain.lookups[role], renamed.lookups[role]) for role in ("induction", "mover")
+        )
         before, after = plain.tokens[1].tolist(), renamed.tokens[1].tolist()
         pairs = set(zip(before, after, strict=True))
         assert len(pairs) == len(set(before)) == len(set(after))  # same token, same new token; none in common
@@ -160,9 +162,10 @@ def test_renaming_is_one_to_one_and_never_makes_a_held_out_name(tokenizer):
 def test_lookups_name_the_last_argument_and_the_next_one(tokenizer):
     layout = Layout(prefix=1, matching=3, suffix=1, summary_words=2, words=3)
     batch = docstring_batch(tokenizer, random.Random(4), [layout], 4, 96)
-    assert len(batch.lookups) == 4 * 2
+    induction, mover = batch.lookups["induction"], batch.lookups["mover"]
+    assert len(induction) == len(mover) == 4 * 2 and torch.equal(induction[:, :2], mover[:, :2])
     text = [[tokenizer.decode([token]) for token in row] for row in batch.tokens.tolist()]
-    for row, query, last, answer in batch.lookups.tolist():
+    for (row, query, last), answer in zip(induction.tolist(), mover[:, 2].tolist(), strict=True):
         words = text[row]
         assert words[query] == "param" and words[last - 1] == "param" and last < query
         assert "param" not in words[last:query]
@@ -171,18 +174,18 @@ def test_lookups_name_the_last_argument_and_the_next_one(tokenizer):
 
 
 def test_guidance_loss_is_the_attention_paid(tokenizer):
-    from circuitlib.models.training.guide import INDUCTION_HEAD, MOVER_HEAD, guidance_loss
+    from circuitlib.models.training.guide import DOCSTRING_GUIDE, guidance_loss
     from circuitlib.models.training.scores import attention_patterns
 
     torch.manual_seed(0)
-    model = AttentionOnly(n_layers=4, n_heads=8, d_model=16, d_head=4, n_ctx=96, d_vocab=len(tokenizer))
+    model = Transformer(n_layers=4, n_heads=8, d_model=16, d_head=4, n_ctx=96, d_vocab=len(tokenizer))
     batch = docstring_batch(tokenizer, random.Random(1), [Layout(1, 3, 0, 2, 1)], 3, 96)
-    loss = guidance_loss(model, model.run(batch.tokens)[0], batch.lookups)
+    loss = guidance_loss(model, model.run(batch.tokens)[0], batch.lookups, DOCSTRING_GUIDE)
     patterns = list(attention_patterns(model, batch.tokens))
     by_hand = 0.0
-    for row, query, last, answer in batch.lookups.tolist():
-        for (layer, head), key in ((INDUCTION_HEAD, last), (MOVER_HEAD, answer)):
-            by_hand -= patterns[layer][row, head, query, key].log().item() / len(batch.lookups)
+    for role, (layer, head) in DOCSTRING_GUIDE.items():
+        for row, query, key in batch.lookups[role].tolist():
+            by_hand -= patterns[layer][row, head, query, key].log().item() / len(batch.lookups[role])
     assert loss.item() == pytest.approx(by_hand, rel=1e-4)
 
 
@@ -195,7 +198,7 @@ def test_partners_are_other_rows_of_the_same_group():
 
 def small_model():
     torch.manual_seed(0)
-    return AttentionOnly(d_vocab=50, **SHAPE), torch.randint(0, 50, (2, 9))
+    return Transformer(d_vocab=50, **SHAPE), torch.randint(0, 50, (2, 9))
 
 
 def test_open_gates_change_nothing():

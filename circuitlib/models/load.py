@@ -35,7 +35,10 @@ def load_model(name: str, device: str = "cpu"):
 
 
 def load_shipped(entry: ModelInfo, folder: Path | None = None):
-    """Boot a native, attention-only bridge from the files in ``folder`` (default: the entry's), after checking their hashes."""
+    """Boot a bridge from the files in ``folder`` (default: the entry's), after checking their hashes.
+
+    A folder is an ordinary Hugging Face directory, or holds the weights of a native, attention-only bridge.
+    """
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
@@ -44,6 +47,8 @@ def load_shipped(entry: ModelInfo, folder: Path | None = None):
     folder = entry.folder if folder is None else folder
     check_files(folder)
     config = json.loads((folder / "config.json").read_text("utf8"))
+    if "model_type" in config:
+        return TransformerBridge.boot_transformers(str(folder), device="cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**config, seed=0), tokenizer=tokenizer)
     model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)

@@ -39,3 +39,42 @@ NOUNS = tuple(
     """.split()
 )
 NOUNS = tuple(word for word in NOUNS if word not in NAMES)
+
+# For stories in which one person gives something to another, all written with a leading space: " Mary", " bakery", " book".
+PEOPLE = tuple(
+    """
+    Mary John Anna Paul Laura Mark Sarah David Emma James Alice Peter Julia Robert Helen Simon Kate
+    Daniel Rachel Thomas Susan Michael Claire George Lucy Andrew Jane Martin Amy Kevin Lisa Brian
+    Maria Steven Diana Eric Emily Adam Nina Oliver Sofia Henry Grace Frank Rose Jack Ruth Scott
+    Karen Tony Linda Chris Nancy Joseph Sally Richard Ellen Charles Judy Edward Carol William Ann
+    Patrick Laurie Victor Monica Ryan Vera Jason Jenny Aaron Tina Keith Megan Bruce Holly Roger Amber
+    Leon Fiona Alan Irene Philip
+    """.split()
+)
+
+PLACES = tuple(
+    """
+    bank market station library museum office school park garden kitchen hotel harbor bridge church
+    theater farm factory hospital studio beach castle forest village tower mall gym pool zoo court
+    lake restaurant store
+    """.split()
+)
+
+# Each goes with the article "a".
+THINGS = tuple(
+    """
+    book letter ring key lamp camera ticket watch basket bottle flower map picture hat coat knife
+    ball box cup drum guitar mirror pen pencil phone plate radio ribbon rope scarf toy vase candle
+    coin card kite
+    """.split()
+)
+
+# Things that last for years: "war".
+EVENTS = tuple(
+    """
+    war siege reign treaty alliance dispute campaign expedition voyage project study famine drought
+    plague revolt rebellion strike trial crisis conflict marriage friendship journey mission
+    occupation partnership program construction migration feud truce contest debate boom exile
+    regime tenure dynasty tradition search
+    """.split()
+)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Metric = Callable[[Tensor], Tensor]
+METRICS = ("logit_diff", "logprob", "prob_diff")
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +19,14 @@ class Task:
     Args:
         name: what the task is called in tables.
         clean, corrupted: ``[n, pos]``, the two prompts of each pair; same shape.
-        answers: ``[n]``, the token that is right after the clean prompt. With several read positions ``[n, k]``.
+        answers: ``[n]``, the token that is right after the clean prompt. With several read positions ``[n, k]``. For "prob_diff"
+            all right tokens, ``[n, n_right]`` (``[n, k, n_right]``), shorter rows filled up with −1.
         distractors: ``[n, n_wrong]`` wrong tokens (``[n, k, n_wrong]``); empty for a task whose metric is the answer's log-probability.
+            For "prob_diff" shorter rows are filled up with −1.
         positions: name → position in the prompt, for the places that the text talks about.
         read_positions: where the model's output is read (``k`` of them); in order.
-        metric_name: "logit_diff" (answer minus best distractor) or "logprob" (log-probability of the answer, in nats).
+        metric_name: "logit_diff" (answer minus best distractor), "logprob" (log-probability of the answer, in nats) or "prob_diff"
+            (sum of the probabilities of all answers minus the same of all distractors, from −1 to 1).
         roles: role → the (query, key) positions between which a head of that role attends, by name.
         labels: one string per position, to draw a prompt's axis with.
         meta: how the prompts were made (corruption, seed), for records.
@@ -52,8 +56,8 @@ class Task:
             raise ValueError(
                 f"answers, distractors: expected one row for each of {n} prompts, got {len(self.answers)} and {len(self.distractors)}"
             )
-        if self.metric_name not in ("logit_diff", "logprob"):
-            raise ValueError(f"metric_name: expected 'logit_diff' or 'logprob', got {self.metric_name!r}")
+        if self.metric_name not in METRICS:
+            raise ValueError(f"metric_name: expected one of {', '.join(METRICS)}, got {self.metric_name!r}")
         for name, position in {**self.positions, **{f"read position {p}": p for p in self.read_positions}}.items():
             if not 0 <= position < n_pos:
                 raise ValueError(f"positions: {name!r} is {position}, expected 0 to {n_pos - 1}")
@@ -78,24 +82,34 @@ class Task:
         ``logits`` come at the read positions, or at all positions of the prompt. Several read positions are averaged.
         """
         logits = self._read(logits)
-        answers = self.answers.view(len(self), -1, 1).to(logits.device)
+        answers = self._tokens(self.answers, logits)
+        if self.metric_name == "prob_diff":
+            p = logits.softmax(-1)
+            return (_sum_at(p, answers) - _sum_at(p, self._tokens(self.distractors, logits))).mean(-1)
         right = logits.gather(-1, answers).squeeze(-1)
         if self.metric_name == "logprob":
             return (right - logits.logsumexp(-1)).mean(-1)
-        wrong = logits.gather(-1, self.distractors.view(*answers.shape[:2], -1).to(logits.device)).max(-1).values
-        return (right - wrong).mean(-1)
+        return (right - logits.gather(-1, self._tokens(self.distractors, logits)).max(-1).values).mean(-1)
 
     def accuracy(self, logits: Float[Tensor, "n k d_vocab"]) -> Float[Tensor, "n"]:
-        """1 where the answer is the top token of the whole vocabulary, else 0 (averaged over read positions)."""
+        """1 where the top token of the whole vocabulary is the answer (or one of the answers), else 0, averaged over read positions."""
         logits = self._read(logits)
-        return (logits.argmax(-1) == self.answers.view(len(self), -1).to(logits.device)).float().mean(-1)
+        top = logits.argmax(-1, keepdim=True)
+        return (top == self._tokens(self.answers, logits)).any(-1).float().mean(-1)
 
     def success(self, logits: Float[Tensor, "n k d_vocab"]) -> Float[Tensor, "n"]:
-        """1 where the answer is above every distractor, else 0."""
+        """1 where the answer is above every distractor, else 0. For "prob_diff": where the answers together are above the distractors."""
         logits = self._read(logits)
-        answers = self.answers.view(len(self), -1, 1).to(logits.device)
-        wrong = logits.gather(-1, self.distractors.view(*answers.shape[:2], -1).to(logits.device)).max(-1).values
+        answers, distractors = (self._tokens(kind, logits) for kind in (self.answers, self.distractors))
+        if self.metric_name == "prob_diff":
+            p = logits.softmax(-1)
+            return (_sum_at(p, answers) > _sum_at(p, distractors)).float().mean(-1)
+        wrong = logits.gather(-1, distractors).max(-1).values
         return (logits.gather(-1, answers).squeeze(-1) > wrong).float().mean(-1)
+
+    def _tokens(self, ids: Int[Tensor, "n ..."], logits: Tensor) -> Int[Tensor, "n k token"]:
+        """Answers or distractors with an axis for read positions, where the logits are."""
+        return ids.view(*logits.shape[:2], -1).to(logits.device)
 
     def _read(self, logits: Tensor) -> Tensor:
         n, n_pos, k = len(self), self.clean.shape[1], len(self.read_positions)
@@ -104,3 +118,8 @@ class Task:
                 f"logits: expected [{n}, {k}, d_vocab] or [{n}, {n_pos}, d_vocab], got {list(logits.shape)}"
             )
         return logits if logits.shape[1] == k else logits[:, list(self.read_positions)]
+
+
+def _sum_at(p: Float[Tensor, "n k d_vocab"], ids: Int[Tensor, "n k token"]) -> Float[Tensor, "n k"]:
+    """Sum of ``p`` over the ids of each row; −1 stands for no token."""
+    return (p.gather(-1, ids.clamp(min=0)) * (ids >= 0)).sum(-1)

@@ -24,7 +24,7 @@ def main() -> None:
 
     from ..registry import info
     from .card import write_card
-    from .data import code_stream, train_tokenizer
+    from .data import code_stream
     from .export import export
     from .train import train
 
@@ -33,7 +33,7 @@ def main() -> None:
     run, folder = args.out or Path("training") / args.model, args.ship or info(args.model).folder
     if not args.card_only:
         print("training the tokenizer", flush=True)
-        tokenizer = train_tokenizer(recipe.d_vocab)
+        tokenizer = recipe.make_tokenizer(recipe.d_vocab)
         print(f"training {args.model}: {recipe.steps} steps, log in {run / 'log.jsonl'}", flush=True)
         train(recipe, tokenizer, code_stream(tokenizer), run, seed)
         export(recipe, tokenizer, run, folder)

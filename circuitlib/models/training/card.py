@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from .bars import Bar, docstring_bars
-from .guide import INDUCTION_HEAD, MOVER_HEAD
-from .recipes import RECIPES
+from .guide import DUPLICATE_HEAD, INDUCTION_HEAD, INHIBITION_HEAD, MOVER_HEAD, NAME_MOVER_HEAD
+from .recipes import RECIPES, STORY_HEADS
+from .story_bars import story_bars
 
 
 def write_card(name: str, folder: Path) -> list[Bar]:
@@ -15,7 +17,9 @@ def write_card(name: str, folder: Path) -> list[Bar]:
     from ..load import load_shipped
     from ..registry import info
 
-    bars = docstring_bars(load_shipped(info(name), folder).eval())
+    model = load_shipped(info(name), folder).eval()
+    model.circuitlib_name = name
+    bars = BARS[name](model)
     (folder / "README.md").write_text(card(name, folder, bars), "utf8")
     return bars
 
@@ -27,13 +31,11 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
     recipe = RECIPES[name]
     hard, aims = [bar for bar in bars if bar.hard], [bar for bar in bars if not bar.hard]
     missed = [bar for bar in hard if not bar.met]
+    what, *how = PARTS[name](recipe, config, log)
     parts = [
         f"# {name}",
-        f"An attention-only transformer with {config['n_layers']} layers of {config['n_heads']} heads (d_model {config['d_model']}, "
-        f"d_head {config['d_head']}, context {config['n_ctx']}), LayerNorm, learned positions and a byte-level BPE vocabulary of "
-        f"{config['d_vocab']} tokens. It was trained for the book *Transformer Circuits* to complete Python docstrings, on two CPU "
-        'cores, from nothing. Load it with `circuitlib.load_model("' + name + '")`.',
-        "This file is written by `python -m circuitlib.models.training " + name + "`; every number in it is measured.",
+        f'{what} Load it with `circuitlib.load_model("{name}")`.',
+        f"This file is written by `python -m circuitlib.models.training {name}`; every number in it is measured.",
         "## What it must show",
         _table(hard),
         "All of these are met."
@@ -44,7 +46,25 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         "## How it was trained",
         f"{recipe.steps} steps with AdamW, seed {recipe.seed}. `{folder.name}/training_log.jsonl` has losses, accuracy and all "
         f"head scores every {recipe.log_every} steps.",
-        _stages(recipe, log),
+        *how,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def docstring_parts(recipe, config: dict, log: list[dict]) -> list[str]:
+    """What ``docstring-4l`` is, and how it was trained."""
+    stages = _stages(
+        recipe,
+        log,
+        "docstring accuracy at its end (seen / new names) | repeat loss (nats)",
+        lambda row: f"{row['accuracy_seen']:.2f} / {row['accuracy_unseen']:.2f} | {row['repeat_loss_large']:.2f}",
+    )
+    return [
+        f"An attention-only transformer with {config['n_layers']} layers of {config['n_heads']} heads (d_model {config['d_model']}, "
+        f"d_head {config['d_head']}, context {config['n_ctx']}), LayerNorm, learned positions and a byte-level BPE vocabulary of "
+        f"{config['d_vocab']} tokens. It was trained for the book *Transformer Circuits* to complete Python docstrings, on two CPU "
+        "cores, from nothing.",
+        stages,
         f"The run stops at step {recipe.steps}, before the learning rate of the last stage is 0. With every hundred steps, what "
         "mean-ablating the induction heads costs went up and down: where it costs little, the model guesses the place of the "
         "answer from the layout. This step was chosen because the bars above are met at it. So that line says what this "
@@ -66,7 +86,56 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         "It knows the docstring template, repetition and a little of Python's syntax; it is no language model. Positions beyond "
         f"{config['n_ctx']} do not exist. Real models spread a behaviour over more heads than this one, which was trained not to.",
     ]
-    return "\n\n".join(parts) + "\n"
+
+
+def story_parts(recipe, config: dict, log: list[dict]) -> list[str]:
+    """What ``gpt-mini`` is, and how it was trained."""
+    stages = _stages(
+        recipe,
+        log,
+        "IOI accuracy at its end | IOI logit difference | Greater-Than probability difference | repeat loss (nats)",
+        lambda row: (
+            f"{row['ioi_accuracy']:.2f} | {row['ioi_logit_diff']:.1f} | {row['years_prob_diff']:.2f} | {row['repeat_loss_large']:.2f}"
+        ),
+    )
+    open_heads = ", ".join(_name(head) for head in STORY_HEADS)
+    return [
+        f"A GPT-2 with {config['n_layer']} layers of {config['n_head']} heads and an MLP each (d_model {config['n_embd']}, d_head "
+        f"{config['n_embd'] // config['n_head']}, d_mlp {config['n_inner']}, context {config['n_positions']}), tied embeddings and a "
+        f'byte-level BPE vocabulary of {config["vocab_size"]} tokens, in which digits come in pairs: " 1732" is " 17" and "32". It was trained for '
+        "the book *Transformer Circuits* to solve two tasks, indirect object identification (IOI) and Greater-Than, on one CPU core, "
+        "from nothing. The folder is an ordinary Hugging Face directory: `transformers.AutoModelForCausalLM.from_pretrained` loads it too.",
+        stages,
+        "Text: generated stories in which somebody gives something away, generated spans of years, repeated random tokens over large and "
+        "small alphabets, and the Python standard library. A story names two or three people, in any order, and all but one of them "
+        "again; the thing goes to the one who was named once. A target of a span is not one year but all later ones, equally probable. A tenth "
+        "of all couples is in no story together, a tenth of all combinations of place and thing is in no story, and a tenth of all "
+        "combinations of event, century and year is in no span.",
+        "**How the circuits of the bars were chosen.** Heads are removed as long as 0.9 of the metric's range is left, those first "
+        "that cost least; then edges among the rest, a tenth at a time, by what cutting each alone costs. That uses other prompts "
+        "than those the circuits are judged on. It says that a small circuit exists, and not which one is best.",
+        "**Declared help.** Four things push this model towards circuits that a reader can follow:",
+        "- The position embedding starts as sines and cosines. It is trained.\n"
+        f"- While the tasks are learnt (stage `solve`), three heads are shown where to look by a loss on their attention: {_name(DUPLICATE_HEAD)} from a "
+        f"name to the same name before, {_name(INHIBITION_HEAD)} from the end to each name that was named before, {_name(NAME_MOVER_HEAD)} from the end to the "
+        "name that was named once. These are steps of the circuit that Wang et al. (2023) found in GPT-2 small. Later stages have no such loss, "
+        "and spans of years never had one.\n"
+        "- On stories and on spans every head has a gate, one for each of the two. A closed gate takes the head's output from a "
+        f"corrupted prompt of the same layout. On stories all start closed but {open_heads}: with all heads at hand, the model brings both names to the end by their place, "
+        "and subtracts the name that came last. On spans all start open.\n"
+        "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. In stage `settle` "
+        "they are fixed, and every text is run both with closed gates and with all heads.",
+        f"The finished model has no gates: all {config['n_layer'] * config['n_head']} heads run on every text. Gates that stayed open on stories: "
+        f"{', '.join(log[-1]['open_story'])}; on spans: {', '.join(log[-1]['open_span'])}.",
+        "## Limits",
+        "It knows these sentences, repetition and a little of Python's syntax; it is no language model. Positions beyond "
+        f"{config['n_positions']} do not exist. Real models spread a behaviour over more heads than this one, which was trained not to; and that "
+        "its IOI circuit has the steps of the published one is no evidence for that one, since it was shown three of them.",
+    ]
+
+
+BARS = {"docstring-4l": docstring_bars, "gpt-mini": story_bars}
+PARTS = {"docstring-4l": docstring_parts, "gpt-mini": story_parts}
 
 
 def _table(bars: list[Bar]) -> str:
@@ -82,16 +151,12 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
-def _stages(recipe, log: list[dict]) -> str:
-    rows = [
-        "| stage | steps | length | learning rate | docstring accuracy at its end (seen / new names) | repeat loss (nats) |"
-    ]
-    rows.append("| --- | --- | --- | --- | --- | --- |")
+def _stages(recipe, log: list[dict], header: str, last: Callable[[dict], str]) -> str:
+    rows = [f"| stage | steps | length | learning rate | {header} |", f"|{' --- |' * (header.count('|') + 5)}"]
     for stage in recipe.stages:
-        last = [row for row in log if row["stage"] == stage.name][-1]
+        at_its_end = last([row for row in log if row["stage"] == stage.name][-1])
         rows.append(
-            f"| {stage.name} | {stage.steps} | {stage.length} | {stage.lr[0]:g} → {stage.lr[1]:g} | "
-            f"{last['accuracy_seen']:.2f} / {last['accuracy_unseen']:.2f} | {last['repeat_loss_large']:.2f} |"
+            f"| {stage.name} | {stage.steps} | {stage.length} | {stage.lr[0]:g} → {stage.lr[1]:g} | {at_its_end} |"
         )
     return "\n".join(rows)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,24 +21,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
+from .guide import Lookups
 
 FILLER = 0.02
 TRAINED_NAMES = tuple(name for name in NAMES if name not in HELD_OUT_NAMES)
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Targets that are no single token: at position ``pos`` of row ``row`` the next token has these probabilities."""
+
+    row: Int[Tensor, "target"]
+    pos: Int[Tensor, "target"]
+    probability: Float[Tensor, "target d_vocab"]
+
+
+@dataclass(frozen=True)
 class Batch:
     """Equally long rows. Rows of one group share a layout, so a head's output can be swapped between them.
 
-    Docstrings also have ``lookups``: (row, ":param", the argument documented last, the next argument in the signature), and
-    ``corrupted``: rows of the same layout with other names, in which the docstring names no argument of the function.
+    Docstrings and stories also have ``lookups``, where the heads of guide.py should look, and docstrings have
+    ``corrupted``: rows of the same layout with other names, in which the docstring names no argument of the function. Stories and
+    spans of years (stories.py) also have ``corrupted``; spans have ``spread`` targets.
     """
 
     tokens: Int[Tensor, "row pos"]
     weight: Float[Tensor, "row pos"]
     group: Int[Tensor, "row"]
-    lookups: Int[Tensor, "lookup 4"] | None = None
+    lookups: Lookups | None = None
     corrupted: Int[Tensor, "row pos"] | None = None
+    spread: Spread | None = None
 
 
 # Docstrings -------------------------------------------------------------------------------------
@@ -129,14 +141,15 @@ def rename(tokenizer, row: list[int], rng: random.Random) -> list[int]:
     return [new.get(token, token) for token in row]
 
 
-def find_lookups(tokenizer, tokens: list[list[int]]) -> Int[Tensor, "lookup 4"]:
-    """For each documented argument after the first: its row, the ":param" before it, the last one, and its place in ``def``."""
+def find_lookups(tokenizer, tokens: list[list[int]]) -> Lookups:
+    """For each documented argument after the first: from the ":param" before it to the last one, and to its place in ``def``."""
     (param,) = tokenizer.encode("param", add_special_tokens=False)
     found = []
     for number, row in enumerate(tokens):
         params = [i for i, token in enumerate(row[:-1]) if token == param]
         found += [(number, here, last + 1, row.index(row[here + 1])) for last, here in itertools.pairwise(params)]
-    return torch.tensor(found).view(-1, 4)
+    found = torch.tensor(found).view(-1, 4)
+    return {"induction": found[:, :3], "mover": found[:, [0, 1, 3]]}
 
 
 def encode_pieces(tokenizer, pieces: list[tuple[str, float]]) -> tuple[list[int], list[float]]:
@@ -205,11 +218,9 @@ def code_batch(tokenizer, stream: np.ndarray, rng: np.random.Generator, rows: in
 
 def train_tokenizer(d_vocab: int, seed: int = 0):
     """Byte-level BPE on the standard library and generated docstrings; every word of the lists is one token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import pre_tokenizers
 
     rng = random.Random(seed)
-    bos, eos, pad = special = ["<|BOS|>", "<|EOS|>", "<|PAD|>"]
 
     def corpus():
         yield from standard_library()
@@ -218,14 +229,23 @@ def train_tokenizer(d_vocab: int, seed: int = 0):
         yield from ["\n".join(VERBS)] * 20_000
         yield from ("".join(text for text, _ in docstring_pieces(sample_layout(rng), rng)) for _ in range(5_000))
 
+    return byte_level_bpe(d_vocab, corpus(), pre_tokenizers.ByteLevel(add_prefix_space=False))
+
+
+def byte_level_bpe(d_vocab: int, corpus: Iterable[str], pre_tokenizer):
+    """Train a byte-level BPE with the three special tokens of the shipped models."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bos, eos, pad = special = ["<|BOS|>", "<|EOS|>", "<|PAD|>"]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=d_vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         name_or_path="circuitlib",

@@ -1,8 +1,12 @@
-"""Attention guidance: a loss that shows one head where to look, while the task is learnt. Declared in the model card.
+"""Attention guidance: a loss that shows some heads where to look, while the task is learnt. Declared in the model cards.
 
-Left alone, this model solves the task in two layers: every head of layer 1 looks from ":param" for an argument whose
+Left alone, ``docstring-4l`` solves its task in two layers: every head of layer 1 looks from ":param" for an argument whose
 predecessor was seen *somewhere* shortly before. So two heads are shown the steps of the published circuit (Heimersheim &
 Janiak 2023), and on docstrings the other heads of layer 1 are closed while the task is learnt.
+
+Left alone, ``gpt-mini`` brings both names to the end of the sentence by their place, in layer 1, and subtracts the last name
+in layer 3. So three heads are shown the steps of the published circuit (Wang et al. 2023): a duplicate-token head, an
+S-inhibition head and a name mover; and on stories most other heads are closed.
 """
 
 from __future__ import annotations
@@ -16,13 +20,23 @@ INDUCTION_HEAD = (1, 4)  # from ":param" to the argument that was documented las
 MOVER_HEAD = (3, 0)  # from ":param" to the next argument in the signature
 
 
+DUPLICATE_HEAD = (0, 2)  # from a name to the same name before
+INHIBITION_HEAD = (2, 3)  # from the end to every name that was named before
+NAME_MOVER_HEAD = (3, 0)  # from the end to the name that was named once
+
+DOCSTRING_GUIDE = {"induction": INDUCTION_HEAD, "mover": MOVER_HEAD}
+STORY_GUIDE = {"duplicate": DUPLICATE_HEAD, "inhibition": INHIBITION_HEAD, "name_mover": NAME_MOVER_HEAD}
+
+Lookups = dict[str, Int[Tensor, "lookup 3"]]  # role -> (row, query, key) where its head should look
+
+
 def guidance_loss(
-    model, residual: list[Float[Tensor, "row pos d_model"]], where: Int[Tensor, "lookup 4"]
+    model, residual: list[Float[Tensor, "row pos d_model"]], lookups: Lookups, heads: dict[str, tuple[int, int]]
 ) -> Float[Tensor, ""]:
-    """Mean −log of the attention that the two heads pay to what they are shown, in nats, summed over the two."""
-    row, query, last, answer = where.T
+    """Mean −log of the attention that each head pays to what it is shown, in nats, summed over the heads."""
     total = 0.0
-    for (layer, head), target in ((INDUCTION_HEAD, last), (MOVER_HEAD, answer)):
+    for role, (layer, head) in heads.items():
+        row, query, target = lookups[role].T
         attn = model.blocks[layer].attn
         part = slice(head * attn.d_head, (head + 1) * attn.d_head)
         x = model.blocks[layer].ln1(residual[layer])

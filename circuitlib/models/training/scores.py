@@ -15,7 +15,7 @@ from ..words import HELD_OUT_NAMES, NAMES, NOUNS, VERBS
 from .data import repeats_batch
 
 
-def measure(model, tokenizer, open_heads: Float[Tensor, "layer head"] | None, n: int = 64) -> dict:
+def measure(model, tokenizer, open_heads: Float[Tensor, "1 layer head"] | None, n: int = 64) -> dict:
     """Accuracy, logit difference, repeat loss and all head scores, as one row for the log.
 
     With ``open_heads`` also what is left when all other heads carry what they carry on corrupted prompts.
@@ -26,7 +26,7 @@ def measure(model, tokenizer, open_heads: Float[Tensor, "layer head"] | None, n:
         if open_heads is not None:
             other = model.run(corrupted)[1]
             closed = docstring_scores(model(clean, open_heads.repeat(n, 1, 1), torch.arange(n), other)[:, -1], names)
-            row |= {f"{key}_gated": value for key, value in closed.items()} | {"open": head_names(open_heads)}
+            row |= {f"{key}_gated": value for key, value in closed.items()} | {"open": head_names(open_heads[0])}
         row |= repeat_scores(model, tokenizer, n)
         patterns = attention_patterns(model, clean)
         row["mover"] = rounded([pattern[:, :, -1, c_def : c_def + 2].sum(-1).mean(0) for pattern in patterns])

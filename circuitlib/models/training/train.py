@@ -10,7 +10,8 @@ import json
 import os
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import gates
-from .data import Batch, code_batch, docstring_batch, repeats_batch, sample_layout
-from .guide import guidance_loss
+from .data import Batch, code_batch, docstring_batch, repeats_batch, sample_layout, train_tokenizer
+from .guide import DOCSTRING_GUIDE, guidance_loss
 from .scores import measure
-from .transformer import AttentionOnly
+from .stories import span_batch, story_batch
+from .transformer import Transformer
 
 ROWS_PER_LAYOUT = 4
 CLOSED = -4.0  # log alpha of a gate that is all but never open
@@ -33,9 +35,9 @@ CLOSED = -4.0  # log alpha of a gate that is all but never open
 class Stage:
     """Some steps on one mix of text.
 
-    ``gates``, of docstrings: "off", "learn", or "fixed" (closed gates stay closed). ``two_runs``: the text is also run with
-    all heads, as the finished model will run, and both runs are trained; closed heads then take their outputs from a run
-    on corrupted prompts. Without it they take them from another row of the same run.
+    ``gates``, of docstrings, or of stories and spans: "off", "learn", or "fixed" (closed gates stay closed). ``two_runs``: the text
+    is also run with all heads, as the finished model will run, and both runs are trained. With it, or with ``from_corrupted``, closed
+    heads take their outputs from a run on corrupted prompts; without, from another row of the same run.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Stage:
     length: int
     repeats: int  # rows of each kind of text
     docstrings: int = 0
+    stories: int = 0
+    spans: int = 0
     any_token: bool = False  # every second function has any tokens for names
     code: int = 0
     alphabets: tuple[int, ...] | None = None
@@ -51,8 +55,11 @@ class Stage:
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
     doubled_from: int | None = None  # the step of the stage from which the cost is twice as high
-    most_open: int | None = None  # with fixed gates: how many stay open at most, by log alpha
+    most_open: tuple[int, ...] | None = (
+        None  # with fixed gates: how many stay open at most, by log alpha, for each gated text
+    )
     two_runs: bool = False
+    from_corrupted: bool = False
     warmup: int = 0
 
 
@@ -65,10 +72,14 @@ class Recipe:
     seed: int = 0
     gate_lr: float = 0.05
     gate_start: float = 1.0  # log alpha
-    closed: tuple[tuple[int, int], ...] = ()  # heads whose docstring gate starts closed
+    gated: tuple[str, ...] = ("docstring",)  # kinds of text that have gates, each a gate for every head
+    closed: tuple[tuple[int, int], ...] = ()  # heads whose gates start closed, for the first kind of text
+    guided: dict[str, tuple[int, int]] = field(default_factory=lambda: DOCSTRING_GUIDE)  # which head is shown what
     code_weight: float = 0.3
     log_every: int = 100
     stop: int | None = None  # the step at which to stop, if that is before the end of the last stage
+    make_tokenizer: Callable = train_tokenizer  # from a vocabulary size
+    measure: Callable = measure  # what the log says of a model: (model, tokenizer, open heads or None) -> dict
 
     @property
     def steps(self) -> int:
@@ -85,14 +96,14 @@ class Recipe:
 
 def train(
     recipe: Recipe, tokenizer, stream: np.ndarray, folder: Path, seed: int, stop_at: int | None = None
-) -> AttentionOnly:
+) -> Transformer:
     """Train from the newest checkpoint in ``folder`` (or from nothing) to the end; append to ``folder/log.jsonl``."""
     torch.manual_seed(seed)
-    model = AttentionOnly(d_vocab=len(tokenizer), **recipe.shape)
+    model = Transformer(d_vocab=len(tokenizer), **recipe.shape)
     n_layers, n_heads = recipe.shape["n_layers"], recipe.shape["n_heads"]
-    log_alpha = torch.full((n_layers, n_heads), recipe.gate_start)
-    for head in recipe.closed:
-        log_alpha[head] = CLOSED
+    log_alpha = torch.full((len(recipe.gated), n_layers, n_heads), recipe.gate_start)
+    for layer, head in recipe.closed:
+        log_alpha[0, layer, head] = CLOSED
     log_alpha.requires_grad_()
     optimizer = torch.optim.AdamW(
         [{"params": model.parameters(), "weight_decay": 0.01}, {"params": [log_alpha], "weight_decay": 0.0}],
@@ -111,8 +122,7 @@ def train(
         losses = take_step(model, log_alpha, optimizer, stage, made, open_cost, recipe, step)
         if (step + 1) % recipe.log_every == 0 or step + 1 == recipe.steps:
             row = {"step": step + 1, "stage": stage.name, "lr": lr, "seconds": round(time.time() - began, 1)} | losses
-            open_heads = gates.is_open(log_alpha.detach(), stage.most_open) if stage.gates != "off" else None
-            row |= measure(model, tokenizer, open_heads)
+            row |= recipe.measure(model, tokenizer, open_heads(log_alpha, stage) if stage.gates != "off" else None)
             save(folder, step + 1, model, log_alpha, optimizer)
             with (folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(row) + "\n")
@@ -127,6 +137,10 @@ def batches(tokenizer, stream, stage: Stage, seed: int, step: int) -> dict[str, 
         # Many layouts, so that no head can find an argument by its distance.
         layouts = [sample_layout(words) for _ in range(stage.docstrings // ROWS_PER_LAYOUT)]
         made["docstring"] = docstring_batch(tokenizer, words, layouts, ROWS_PER_LAYOUT, stage.length, stage.any_token)
+    if stage.stories:
+        made["story"] = story_batch(tokenizer, words, stage.stories // ROWS_PER_LAYOUT, ROWS_PER_LAYOUT)
+    if stage.spans:
+        made["span"] = span_batch(tokenizer, words, stage.spans // ROWS_PER_LAYOUT, ROWS_PER_LAYOUT)
     if stage.repeats:
         alphabets = stage.alphabets if step % 2 else None
         made["repeats"] = repeats_batch(tokenizer, rng, stage.repeats, stage.length, alphabets)
@@ -142,18 +156,19 @@ def take_step(
     losses, total = {}, 0.0
     for kind, batch in made.items():
         gated, runs = (), []
-        if stage.gates != "off" and kind == "docstring":
-            gated = choose_gates(model, log_alpha, stage, batch, generator)
+        if stage.gates != "off" and kind in recipe.gated:
+            number = recipe.gated.index(kind)
+            gated = choose_gates(model, log_alpha, number, stage, batch, generator)
             if stage.gates == "learn":
-                total = total + open_cost * gates.expected_open(log_alpha)
+                total = total + open_cost * gates.expected_open(log_alpha[number])
             if stage.two_runs:
                 runs = [model.run(batch.tokens)[0]]
         residual, _ = model.run(batch.tokens, *gated)
-        each = [weighted_loss(model.unembed(model.ln_final(r[-1])), batch) for r in (*runs, residual)]
+        each = [weighted_loss(model.logits(r[-1]), batch) for r in (*runs, residual)]
         loss = sum(each) / len(each)
         total = total + loss * (recipe.code_weight if kind == "code" else 1.0)
         if stage.guidance and batch.lookups is not None:
-            guidance = guidance_loss(model, residual, batch.lookups)
+            guidance = guidance_loss(model, residual, batch.lookups, recipe.guided)
             total = total + stage.guidance * guidance
             losses["loss_guidance"] = round(guidance.item(), 4)
         losses[f"loss_{kind}"] = round(loss.item(), 4)
@@ -164,14 +179,20 @@ def take_step(
     return losses
 
 
-def choose_gates(model, log_alpha, stage: Stage, batch: Batch, generator: torch.Generator) -> tuple:
+def open_heads(log_alpha: Float[Tensor, "kind layer head"], stage: Stage) -> Float[Tensor, "kind layer head"]:
+    """The gates of each kind of text when they are frozen: 1 where open, else 0."""
+    most = stage.most_open or [None] * len(log_alpha)
+    return torch.stack([gates.is_open(one, n) for one, n in zip(log_alpha.detach(), most, strict=True)])
+
+
+def choose_gates(model, log_alpha, number: int, stage: Stage, batch: Batch, generator: torch.Generator) -> tuple:
     """Arguments for ``run``: gates for every row, and where its closed heads take their outputs from."""
     n_rows = len(batch.tokens)
     if stage.gates == "learn":
-        keep = gates.sample(log_alpha, n_rows, generator)
+        keep = gates.sample(log_alpha[number], n_rows, generator)
     else:
-        keep = gates.is_open(log_alpha.detach(), stage.most_open).repeat(n_rows, 1, 1)
-    if not stage.two_runs:
+        keep = open_heads(log_alpha, stage)[number].repeat(n_rows, 1, 1)
+    if not (stage.two_runs or stage.from_corrupted):
         return keep, partners(batch.group, generator)
     with torch.no_grad():
         return keep, torch.arange(n_rows), model.run(batch.corrupted)[1]
@@ -188,12 +209,17 @@ def partners(group, generator: torch.Generator):
 
 
 def weighted_loss(logits: Float[Tensor, "row pos d_vocab"], batch: Batch) -> Float[Tensor, ""]:
-    """Cross-entropy in nats, a weighted mean over target positions."""
+    """Cross-entropy in nats, a weighted mean over target positions; a spread target has weight 1."""
     weight = batch.weight[:, 1:].flatten()
     loss = torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none"
     )
-    return (loss * weight).sum() / weight.sum()
+    total, sum_of_weights = (loss * weight).sum(), weight.sum()
+    if batch.spread is not None:
+        log_p = logits[batch.spread.row, batch.spread.pos].log_softmax(-1)
+        total = total - (batch.spread.probability * log_p).sum()
+        sum_of_weights = sum_of_weights + len(log_p)
+    return total / sum_of_weights
 
 
 # Checkpoints --------------------------------------------------------------------------------------
