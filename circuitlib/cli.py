@@ -1,4 +1,4 @@
-"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``.
+"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``reproduce``, ``download``, ``manifest``.
 
 Results go to stdout or to ``--out`` (written whole or not at all), everything else to stderr. Exit codes: 0 done; 1 a check
 found something wrong; 2 unusable input; 3 something outside is missing (network, memory, a place to write); 130 interrupted.
@@ -57,6 +57,12 @@ class Ablation(StrEnum):
 class Direction(StrEnum):
     noising = "noising"
     denoising = "denoising"
+
+
+class Published(StrEnum):
+    docstring = "docstring"
+    ioi = "ioi"
+    greater_than = "greater-than"
 
 
 def answers(command: Callable) -> Callable:
@@ -205,6 +211,67 @@ def compare(
         _emit(shown.to_string(index=False, float_format="{:.3g}".format, na_rep=""), None)
 
 
+@app.command()
+@answers
+def reproduce(
+    circuit: Annotated[Published, typer.Argument(help="The published circuit.")],
+    n: Prompts = 50,
+    seed: Annotated[int, typer.Option(help="Which prompts.")] = 0,
+    method: Annotated[
+        list[Method] | None,
+        typer.Option(help="eap, eap-ig or acdc; may be given several times. acdc is slow on gpt2."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="A file of prompts in the JSON format of auto-circuit, instead of the book's own."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report here; by default reproduce-CIRCUIT.html.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a published circuit on its real model, beside the published figures, and write a report.
+
+    Example: circuitlib reproduce docstring
+    """
+    from .reproduce import reproduce as run
+
+    out = Path(f"reproduce-{circuit}.html") if out is None else out
+    _check_place(out)
+    with _results_apart():
+        report = run(str(circuit), n=n, seed=seed, methods=method and [str(one) for one in method], prompts=prompts, progress=not quiet)  # fmt: skip
+        report.write(out)
+    _emit(report.to_markdown(), None)
+    _say(f"written: {out}", quiet)
+
+
+@app.command()
+@answers
+def download(
+    model: Annotated[list[str], typer.Argument(help="Models of the Hugging Face Hub, such as gpt2 and attn-only-4l.")],
+    to: Annotated[Path, typer.Option(help="A folder for CIRCUITLIB_MODELS, such as one on a USB stick.")],
+) -> None:
+    """Download models into a folder for a classroom, with the hash of every file.
+
+    Example: circuitlib download attn-only-4l gpt2 --to models
+    """
+    from .models import download_models
+
+    with _results_apart():
+        written = download_models(model, to)
+    _emit(f"{written}: give the folder to everyone, and set CIRCUITLIB_MODELS to its place", None)
+
+
+@app.command()
+@answers
+def manifest(folder: Annotated[Path, typer.Argument(help="A folder for CIRCUITLIB_MODELS.")]) -> None:
+    """Write the hash of every model file in a folder, against which the files are checked when they are loaded.
+
+    Example: circuitlib manifest models
+    """
+    from .models import write_manifest
+
+    _emit(str(write_manifest(folder)), None)
+
+
 # What commands share -----------------------------------------------------------------------------
 
 
@@ -253,20 +320,31 @@ def _draws(name: str, truth: Path | None, n: int, ablation: str, direction: str,
     """A task of ``cl.compare``: from a seed to an engine and the circuit that is known."""
     from .models import info
 
-    entry = info(name)
+    info(name)
 
     def draw(seed: int):
-        from .circuits import known_circuit
         from .graph import Circuit
 
-        known = None
-        if truth is not None:
-            known = Circuit.load(truth)
-        elif entry.family == "hand-made":
-            known = known_circuit(name, str(ablation), str(direction))
+        known = _known(name, str(ablation), str(direction)) if truth is None else Circuit.load(truth)
+        if known is None:
+            _say(f"{name}: no circuit is known under {ablation} ablation, so its ROC is left out", quiet)
         return _engine(name, None, n, seed, ablation, direction, quiet), known
 
     return draw
+
+
+def _known(name: str, ablation: str, direction: str):
+    """The circuit that a hand-made model has, or that the book found in a shipped one; None if neither is there."""
+    from .circuits import known_circuit, reference_circuit
+    from .models import info
+
+    if info(name).family == "hand-made":
+        return known_circuit(name, ablation, direction)
+    try:
+        found = reference_circuit(name, info(name).tasks[0])
+    except ValueError:
+        return None
+    return found if found.ablation == ablation else None
 
 
 def _method(method: Method | Compared, steps: int, threshold, progress: bool) -> Callable:

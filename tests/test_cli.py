@@ -131,6 +131,13 @@ def test_compare_with_a_truth_of_ones_own(tmp_path):
     assert "none.json: can't be read" in fails(*COMPARE, "--truth", str(tmp_path / "none.json"), code=2)
 
 
+def test_the_truth_of_a_shipped_model_is_the_circuit_found_by_hand():
+    reference = cl.reference_circuit("docstring-4l", "docstring")
+    assert cli._known("docstring-4l", reference.ablation, "noising") == reference
+    assert cli._known("docstring-4l", "zero", "noising") is None is cli._known("gpt2", "corrupted", "noising")
+    assert cli._known("handmade-or", "zero", "noising") == cl.known_circuit("handmade-or", "zero")
+
+
 # --- what goes wrong
 
 
