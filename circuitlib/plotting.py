@@ -199,7 +199,8 @@ def plot_lines(
             raise ValueError(f"curves: expected {len(x)} values for {name!r}, one for each x, got {len(curve)}")
     with matplotlib.rc_context(STYLE):
         if ax is None:
-            figure = _picture_class()(figsize=(5.6, 3.1 + 0.2 * -(-len(values) // 2)), layout="constrained")
+            rows = -(-len(values) // _legend_columns(values))
+            figure = _picture_class()(figsize=(5.6, 3.1 + 0.2 * rows), layout="constrained")
             ax = figure.subplots()
         for (name, curve), (colour, dashes) in zip(values.items(), CURVES, strict=False):
             style = {"linestyle": (0, dashes) if dashes else "solid", "linewidth": 1.8, "color": colour}
@@ -571,11 +572,17 @@ def _finish_lines(axis, marks: Mapping[str, float], title: str | None, x_name: s
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(length=0)
     # Below the axis, so that it covers no curve.
-    legend = axis.figure.legend(loc="outside lower left", ncol=2, frameon=False, fontsize=9.5, handlelength=2.6)
+    columns = _legend_columns(axis.get_legend_handles_labels()[1])
+    legend = axis.figure.legend(loc="outside lower left", ncol=columns, frameon=False, fontsize=9.5, handlelength=2.6)
     for text in legend.get_texts():
         text.set_parse_math(False)
     if title:
         axis.set_title(title, parse_math=False, pad=8 + 20 * bool(marks))
+
+
+def _legend_columns(names) -> int:
+    """Two, unless the names are so long that the legend would be wider than the picture."""
+    return 2 if max(map(len, names)) <= 30 else 1
 
 
 # --- heatmaps -----------------------------------------------------------------------------------------------------

@@ -200,6 +200,14 @@ def test_lines_start_at_zero_unless_some_value_is_below():
     assert plot_lines({"a": [3, 4], "b": [-1, 0]}).axes[0].get_ylim()[0] < -1
 
 
+def test_a_legend_of_long_names_is_no_wider_than_the_picture():
+    text = "without the heads that look at the token before, and the others"
+    for names in (["a", "b"], [text[:30], text[-30:]], [text, "b"], [text[:31], "b"]):
+        figure = plot_lines({name: [1, 2] for name in names})
+        figure.canvas.draw()
+        assert figure.legends[0].get_window_extent().width <= figure.get_size_inches()[0] * figure.dpi
+
+
 def test_marks_stand_at_their_place():
     figure = plot_lines({"a": np.arange(5)}, marks={"first": 0, "second": 2.5})
     marks = [line for line in figure.axes[0].get_lines() if line not in lines(figure)]
