@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 from .hub import load_from_hub
@@ -48,11 +49,26 @@ def load_shipped(entry: ModelInfo, folder: Path | None = None):
     check_files(folder)
     config = json.loads((folder / "config.json").read_text("utf8"))
     if "model_type" in config:
-        return TransformerBridge.boot_transformers(str(folder), device="cpu")
+        with no_progress_bar():
+            return TransformerBridge.boot_transformers(str(folder), device="cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**config, seed=0), tokenizer=tokenizer)
     model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
     return model
+
+
+@contextmanager
+def no_progress_bar():
+    """Without the bar that transformers draws while it reads a file of a second."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def load_handmade(entry: ModelInfo):

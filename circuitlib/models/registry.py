@@ -38,6 +38,7 @@ REGISTRY = {
     model.name: model
     for model in (
         ModelInfo("docstring-4l", "shipped", 4, 8, 128, False, ("docstring", "induction")),
+        ModelInfo("gpt-mini", "shipped", 4, 8, 128, True, ("ioi", "greater_than", "induction")),
         ModelInfo("handmade-induction", "hand-made", 2, 2, 280, False, ("induction",)),
         ModelInfo("handmade-docstring", "hand-made", 3, 2, 501, False, ("docstring",)),
         ModelInfo("handmade-or", "hand-made", 1, 2, 7, True, ("gate",)),
@@ -45,7 +46,7 @@ REGISTRY = {
         ModelInfo(
             "attn-only-4l", "hub", 4, 8, 512, False, ("docstring", "induction"), "NeelNanda/Attn_Only_4L512W_C4_Code"
         ),
-        ModelInfo("gpt2", "hub", 12, 12, 768, True, ("induction",), "openai-community/gpt2"),
+        ModelInfo("gpt2", "hub", 12, 12, 768, True, ("ioi", "greater_than", "induction"), "openai-community/gpt2"),
     )
 }
 

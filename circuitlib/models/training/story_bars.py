@@ -30,8 +30,9 @@ def story_bars(model) -> list[Bar]:
         judge = make(model, n=100, seed=JUDGE)
         label = {"ioi": "IOI", "greater_than": "Greater-Than"}[judge.name]
         sizes = circuit_size(model, judge, heads, circuit, most_edges)
-        # How few heads is reported; the bar is on edges.
-        bars += [named(label, replace(bar, hard=False, limit="≤ 16") if "needed" in bar.name else bar) for bar in sizes]
+        # How few heads is reported; the bars are on edges.
+        bars += [named(label, bar) for bar in sizes[2:]]
+        of_circuits += [named(label, replace(bar, hard=False)) for bar in sizes[:2]]
         of_circuits += [named(label, bar) for bar in (*other_prompts(model, circuit, judge), *role_drops(model, make))]
         of_circuits.append(named(label, other_heads(model, heads, hard=False)))
     return [*bars, *of_circuits, *attention(model)]
