@@ -131,6 +131,14 @@ def test_citations_are_resolved():
     assert "Conmy" in text
 
 
+def test_the_first_page_has_a_map_and_a_table_of_all_chapters():
+    first = soup(SITE / "book" / "index.html").select_one("article")
+    chapters = [f"../{name}.html" for name in PAGES if name.startswith("notebooks/")]
+    assert [a["href"] for a in first.select("svg.chapter-map a")] == chapters
+    assert [a["href"] for a in first.select("table td a")] == chapters
+    assert len(first.select_one("svg.chapter-map desc").text.split(". ")) >= len(chapters)
+
+
 def test_the_attention_script_is_there_and_loaded_only_on_demand(page):
     bundle = SITE / "_static" / "vendor" / "circuitsvis.js"
     assert "CircuitsVis" in bundle.read_text("utf8")[:200]

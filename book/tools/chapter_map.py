@@ -130,7 +130,7 @@ LINE_LENGTH = 28  # characters of a title on one line
 
 # In the book the theme's own colours, light and dark; alone, those after the comma.
 STYLE = """
-.chapter-map { font-family: system-ui, sans-serif; max-width: 28rem; width: 100%; height: auto; }
+.chapter-map { font-family: system-ui, sans-serif; max-width: 28rem; width: 100%; height: auto; margin: 0 0 1rem; }
 .chapter-map text { fill: var(--pst-color-text-base, #323232); font-size: 13px; }
 .chapter-map .part { fill: var(--pst-color-text-muted, #55595f); font-size: 12px; font-weight: 600; }
 .chapter-map .minutes { fill: var(--pst-color-text-muted, #55595f); font-size: 12px; text-anchor: end; }
@@ -245,13 +245,19 @@ def _ways(line: _Line, left: float) -> list[str]:
 
 def table(parts: Sequence[Part], link: Callable[[Chapter], str]) -> str:
     """A table in Markdown: chapter, minutes for the reader, time for the computer; and the sum."""
-    rows = ["| chapter | reading and exercises | its cells |", "| --- | --- | --- |"]
+    rows = ["| chapter | reading and exercises | cells |", "| --- | --- | --- |"]
     for part in parts:
         for chapter in part.chapters:
-            cells = chapter.cells.replace("minutes", "min").replace("minute", "min")
-            rows.append(f"| {chapter.number} {link(chapter)} | {chapter.minutes} min | {cells} |")
+            rows.append(f"| {chapter.number} {link(chapter)} | {chapter.minutes} min | {_short(chapter.cells)} |")
     hours, minutes = divmod(sum(chapter.minutes for part in parts for chapter in part.chapters), 60)
     return "\n".join([*rows, f"| **together** | {hours} h {minutes} min | |"])
+
+
+def _short(time: str) -> str:
+    """ "< 1 min" for "less than 1 minute": a column that is narrow on a phone."""
+    for words, sign in (("less than", "<"), ("under", "<"), ("about", "≈"), ("minutes", "min"), ("minute", "min")):
+        time = time.replace(words, sign)
+    return time
 
 
 # Sphinx -----------------------------------------------------------------------------------------------------------
