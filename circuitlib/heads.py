@@ -108,10 +108,6 @@ def direct_logit_attribution(model, task: Task) -> Attribution:
     the rest is linear and splits into parts. Elhage et al., "A mathematical framework for transformer circuits" (2021).
     A task with several read positions is averaged over them. A ValueError for a task whose metric is no difference of logits.
     """
-    if task.metric_name != "logit_diff":
-        raise ValueError(
-            f"task: expected one whose metric is 'logit_diff', got {task.metric_name!r}, which is no sum of parts"
-        )
     weights, read = Weights.of(model), list(task.read_positions)
     with torch.no_grad():
         written = write_all(weights, embed(weights, task.clean))

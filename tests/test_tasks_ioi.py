@@ -248,7 +248,7 @@ def test_on_other_models_years_of_one_token_are_never_drawn():
         (lambda m: ioi(cl.load_model("docstring-4l")), "is not a single token of this model"),
         (
             lambda m: cl.direct_logit_attribution(m, gt(m, n=2)),
-            "task: expected one whose metric is 'logit_diff', got 'prob_diff'",
+            "task: expected one whose metric is a logit difference, got 'prob_diff'",
         ),
     ],
 )
