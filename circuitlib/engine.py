@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -262,10 +262,21 @@ class Engine:
         self, layer, parts, stack, base, keep, slot, heads, at_read=False
     ) -> list[Float[Tensor, "c head n pos d_head"]]:
         """Queries, keys, values. Receivers that keep the same edges read the same: what they read is made once."""
-        rows = [slot.rows.start + 3 * head + "qkv".index(part) for head in heads for part in parts]
-        first, which = _distinct(keep[:, rows, : slot.n_upstream])
-        x = stack.sum(base, keep, [rows[i] for i in first], slot.n_upstream, at_read)
-        return project(self.weights, layer, parts, x, which, heads)
+        receivers = [(head, "qkv".index(part)) for head in heads for part in parts]
+        rows = [slot.rows.start + 3 * head + part for head, part in receivers]
+        shared = [False] * len(rows) if stack.below is None else stack.shared(keep[0, rows])
+        results = []
+        for kind in sorted(set(shared)):
+            mine = [i for i, of in enumerate(shared) if of == kind]
+            first, which = _distinct(keep[:, [rows[i] for i in mine], : slot.n_upstream])
+            x = stack.sum(base, keep, [rows[mine[i]] for i in first], slot.n_upstream, at_read, only_below=kind)
+            results.append((mine, project_receivers(self.weights, layer, [receivers[i] for i in mine], x, which)))
+        y = results[0][1]
+        if len(results) == 2:
+            y = y.new_empty(len(stack.read), len(rows), *y.shape[2:])
+            for mine, of_kind in results:
+                y[:, mine] = of_kind
+        return [part.expand(len(stack.read), *part.shape[1:]) for part in y.unflatten(1, (len(heads), -1)).unbind(2)]
 
     def _mlp(self, stack, base, keep, reference, slot) -> Float[Tensor, "c one n pos d_model"]:
         """What the MLP of a layer writes, minus the reference."""
@@ -313,7 +324,7 @@ class Engine:
     def _logits_from(
         self, run: Run, receiver: str, rows: Tensor, slot: Slot, changed: list[int], prompts: slice
     ) -> Float[Tensor, "c n k d_vocab"]:
-        start, run = self.start[prompts], Run(run.keep, run.stack.of_prompts(prompts))
+        start, run = self.start[prompts], run.of_prompts(prompts)
         reference, at = self.reference.of_prompts(prompts, len(start)), self.graph.slots.index(slot)
         if slot.kind == "logits":
             x = run.stack.sum(reference.residual[at], rows[:, None], [0], slot.n_upstream, at_read=True)
@@ -352,27 +363,51 @@ class Engine:
         positions = None if self._everywhere(slot) else run.stack.positions
         qkv = []
         for i, part in enumerate("qkv"):
-            kept = rows[:, None] if part == receiver[-1] else run.keep[None, None, slot.rows.start + 3 * head + i]
-            x = run.stack.sum(base, kept, [0], slot.n_upstream, at_read=part == "q" and positions is not None)
+            row, at_read = slot.rows.start + 3 * head + i, part == "q" and positions is not None
+            x = self._read(run, row, base, slot, at_read, rows if part == receiver[-1] else None)
             (y,) = project(self.weights, layer, part, x, [0], [head])
             qkv.append(y.expand(len(rows), *y.shape[1:]))
         z = attend(layer, *qkv, positions) - _at(reference.z[slot.layer][head, None], positions)
         return write_heads(layer.W_O[head, None], z)
 
+    def _read(
+        self, run: Run, row: int, base: Tensor, slot: Slot, at_read: bool, rows: Tensor | None
+    ) -> Float[Tensor, "c one n pos d_model"]:
+        """What the receiver ``row`` reads in ``run``; with ``rows``, what it reads if it keeps these.
+
+        Many receivers of a run read the same, and what differs by a few edges is reached from there.
+        """
+        kept = run.keep[row]
+        if rows is not None:
+            change = rows.to(base.dtype) - kept.to(base.dtype)
+            if bool(change.any(0).sum() >= rows.any(0).sum()):  # less to add up from the start
+                return run.stack.sum(base, rows[:, None], [0], slot.n_upstream, at_read)
+        key = slot.rows.start, at_read, kept.cpu().numpy().tobytes()
+        if key not in run.reads:
+            run.remember(key, run.stack.sum(base, run.keep[None], [row], slot.n_upstream, at_read))
+        x = run.reads[key]
+        return x if rows is None else run.stack._add(x, change[:, None], slot.n_upstream, at_read)
+
     def update(self, run: Run, receiver: str, row: Bool[Tensor, "sender"]) -> None:
         """Change in place what ``receiver`` keeps in ``run``, and what its node and all who hear of it write."""
-        run.keep[self.graph.receiver_index[receiver]] = row
-        if receiver == "logits":
+        row, at, index = row.to(self.read.device), self.graph.slot_of(receiver), self.graph.receiver_index[receiver]
+        if at.kind == "logits":
+            run.keep[index] = row
             return
-        changed = self._changed(run.keep, node_of(receiver))
+        keep = run.keep.clone()
+        keep[index] = row
+        changed = self._changed(keep, node_of(receiver))
         with torch.no_grad():
             for prompts in next(self._parts(1))[1]:
-                stack = run.stack.of_prompts(prompts)
-                reference = self.reference.of_prompts(prompts, len(self.start[prompts]))
+                some, reference = run.of_prompts(prompts), self.reference.of_prompts(prompts, len(self.start[prompts]))
+                new = self._node(some, receiver, row[None], reference, at)
+                some.stack.overwrite(changed[:1], new, self._everywhere(at))
                 for base, slot in zip(reference.residual, self.graph.slots, strict=True):
-                    if senders := _written_at(slot, changed):
-                        _, new = self._write(stack, base, run.keep[None], reference, slot, senders)
-                        stack.overwrite(senders, new, self._everywhere(slot))
+                    if senders := _written_at(slot, changed[1:]):
+                        _, new = self._write(some.stack, base, keep[None], reference, slot, senders)
+                        some.stack.overwrite(senders, new, self._everywhere(slot))
+        run.keep = keep
+        run.forget(at)
 
     # Memory --------------------------------------------------------------------------------------
 
@@ -437,10 +472,30 @@ class Engine:
 
 @dataclass
 class Run:
-    """A run that ``Engine.cache`` kept: the edges that it keeps, and what every sender writes, minus the reference."""
+    """A run that ``Engine.cache`` kept: the edges that it keeps, and what every sender writes, minus the reference.
+
+    ``reads`` remembers what some receivers read, by slot, positions and the edges that they keep.
+    """
 
     keep: Bool[Tensor, "receiver sender"]
     stack: Stack
+    reads: dict[tuple, Float[Tensor, "one one n pos d_model"]] = field(default_factory=dict)
+
+    def of_prompts(self, prompts: slice) -> Run:
+        """The same for some prompts: a view."""
+        whole = len(range(*prompts.indices(self.stack.read.shape[2]))) == self.stack.read.shape[2]
+        return Run(self.keep, self.stack.of_prompts(prompts), self.reads if whole else {})
+
+    def remember(self, key: tuple, read: Tensor) -> None:
+        """Keep what a receiver reads; the few that came last are kept."""
+        self.reads[key] = read
+        if len(self.reads) > 4:
+            del self.reads[next(iter(self.reads))]
+
+    def forget(self, slot: Slot) -> None:
+        """What is read after ``slot`` has changed."""
+        for key in [key for key in self.reads if key[0] > slot.rows.start]:
+            del self.reads[key]
 
 
 @dataclass(frozen=True)
@@ -519,15 +574,21 @@ class Stack:
         rows: slice | Sequence[int],
         n_upstream: int,
         at_read: bool = False,
+        only_below: bool = False,
     ) -> Float[Tensor, "c receiver n pos d_model"]:
         """What the receivers ``rows`` read: ``base`` plus the kept differences of the senders before ``n_upstream``.
 
-        ``keep`` is ``[c, receiver, sender]`` or ``[c, receiver, sender, pos]``; with one circuit it counts for all.
+        ``keep`` is ``[c, receiver, sender]`` or ``[c, receiver, sender, pos]``; with one circuit it counts for all. With
+        ``only_below`` the receivers are ones that read the same in all circuits, and the result has one circuit.
         """
         base = (base[..., self.positions, :] if at_read else base)[None, None]
         if self.below is not None:
             base = self.below.stack._add(base, self.below.keep[:, rows], n_upstream, at_read)
-        return self._add(base, keep[:, rows], n_upstream, at_read)
+        return base if only_below else self._add(base, keep[:, rows], n_upstream, at_read)
+
+    def shared(self, keep: Bool[Tensor, "receiver sender"]) -> list[bool]:
+        """Whether receivers read the same in all circuits: nothing from the senders that the circuits don't have in common."""
+        return (~keep[:, self.columns].flatten(1).any(1)).tolist()
 
     def _add(
         self, base: Tensor, keep: Tensor, n_upstream: int, at_read: bool
@@ -713,19 +774,31 @@ def project(
 ) -> list[Float[Tensor, "c head n pos d_head"]]:
     """Queries, keys, values (those of ``parts``) of heads. Receiver i, in the order head by head, reads ``x[:, which[i]]``."""
     heads = list(range(weights.n_heads)) if heads is None else heads
-    index = [(head, "qkv".index(part)) for head in heads for part in parts]
-    W, b = layer.W_QKV[tuple(zip(*index, strict=True))], layer.b_QKV[tuple(zip(*index, strict=True))]
+    receivers = [(head, "qkv".index(part)) for head in heads for part in parts]
+    y = project_receivers(weights, layer, receivers, x, which)
+    return list(y.unflatten(1, (len(heads), len(parts))).unbind(2))
+
+
+def project_receivers(
+    weights: Weights,
+    layer: LayerWeights,
+    receivers: Sequence[tuple[int, int]],
+    x: Float[Tensor, "c distinct n pos d_model"],
+    which: Sequence[int],
+) -> Float[Tensor, "c receiver n pos d_head"]:
+    """What the receivers, pairs of a head and 0, 1 or 2 for q, k or v, make of what they read: of ``x[:, which[i]]``."""
+    index = tuple(zip(*receivers, strict=True))
+    W, b = layer.W_QKV[index], layer.b_QKV[index]
     h = norm(weights, x, layer.ln1)
     if h.shape[1] == 1:  # all read the same: one product
-        y = _one_input(h[:, 0], W, b)
-    elif list(which) == list(range(len(index))):
-        y = (h.flatten(2, 3) @ W + b[:, None]).unflatten(2, x.shape[2:4])
-    else:
-        y = h.new_empty(len(h), len(index), *x.shape[2:4], W.shape[-1])
-        for i in range(h.shape[1]):
-            mine = [receiver for receiver, of in enumerate(which) if of == i]
-            y[:, mine] = _one_input(h[:, i], W[mine], b[mine])
-    return list(y.unflatten(1, (len(heads), len(parts))).unbind(2))
+        return _one_input(h[:, 0], W, b)
+    if list(which) == list(range(len(receivers))):
+        return (h.flatten(2, 3) @ W + b[:, None]).unflatten(2, x.shape[2:4])
+    y = h.new_empty(len(h), len(receivers), *x.shape[2:4], W.shape[-1])
+    for i in range(h.shape[1]):
+        mine = [receiver for receiver, of in enumerate(which) if of == i]
+        y[:, mine] = _one_input(h[:, i], W[mine], b[mine])
+    return y
 
 
 def _one_input(x: Float[Tensor, "c n pos d_model"], W: Float[Tensor, "receiver d_model d_head"], b: Tensor) -> Tensor:
@@ -939,5 +1012,6 @@ def _by_node(keep: np.ndarray, slot: Slot) -> np.ndarray:
 
 
 def _pick(x: Float[Tensor, "head *rest"], heads: list[int]) -> Float[Tensor, "some *rest"]:
-    """These heads, without a copy if it is all."""
-    return x if len(heads) == len(x) else x[heads]
+    """These heads, without a copy if they stand together."""
+    first, last = heads[0], heads[-1]
+    return x[first : last + 1] if last - first + 1 == len(heads) else x[heads]

@@ -310,7 +310,8 @@ def test_values_without_each_edge_are_those_of_the_circuit_without_it(name, posi
 
 
 @pytest.mark.parametrize(
-    ("order", "share"), [("from the logits down", 0.5), ("from the logits down", 0.1), ("mixed", 0.5)]
+    ("order", "share"),
+    [("from the logits down", 0.5), ("from the logits down", 0.1), ("mixed", 0.5), ("in parts", 0.5)],
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_an_updated_run_is_the_run_of_the_changed_circuit(name, share, order):
@@ -322,6 +323,8 @@ def test_an_updated_run_is_the_run_of_the_changed_circuit(name, share, order):
     run = engine.cache(circuit)
     generator = torch.Generator().manual_seed(0)
     receivers = list(reversed(engine.graph.receivers))
+    if order == "in parts":  # of two prompts
+        engine.memory_mb = 2.5 * engine._bytes() / 2**20
     if order == "mixed":
         receivers = [receivers[i] for i in torch.randperm(len(receivers), generator=generator).tolist()]
     for receiver in receivers:

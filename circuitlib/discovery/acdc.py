@@ -32,7 +32,8 @@ from .longwork import Checkpoint, bar, identity
 from .scores import Cost, metric_name
 
 ORDERS = ("reverse", "ascending", "forward")
-LOOKAHEAD = 32
+LOOKAHEAD = 64
+STARTING = 4
 TIE = 1e-6  # differences this close to the threshold, in units of the metric's scale, are decided by runs one at a time
 
 
@@ -198,18 +199,20 @@ class _Search:
         self.recorded: deque[Decision] = deque()  # of a checkpoint, still to be gone through
         self.source: Path | None = None
         self.expected: dict[Edge, float] = {}  # how far the metric is guessed to fall
-        self.ahead = max(1, lookahead // 4)
+        self.wrong = 0.1  # how often a guess is wrong, of late
         self.forwards, self.backwards, self.batches, self.seconds = 2, 0, 1, 0.0  # the reference, and the run of start
 
     def expect(self, expected: dict[Edge, float] | None) -> None:
-        """Where the guesses come from: |EAP| of the task's metric, whatever ACDC's own metric is, for one with a gradient."""
+        """Where the guesses come from: EAP of the task's metric, whatever ACDC's own metric is, as that may have no gradient."""
         if expected is None:
             try:
                 scores = eap(self.engine, per_position=self.graph.per_position)
             except ValueError:  # no gradient: guess that nothing matters, and learn from what is measured
                 return
             self.forwards, self.backwards = self.forwards + scores.cost.forwards - 1, self.backwards + 1
-            expected = {edge: abs(score) for edge, score in scores.items()}
+            expected = dict(scores.items())
+            if self.metric is not None:  # another metric falls in other units, most often whatever the sign
+                expected = {edge: abs(score) for edge, score in expected.items()}
         self.expected.update(expected)
 
     def steps(self) -> Iterator[None]:
@@ -247,7 +250,7 @@ class _Search:
                 self._accept(row, self._replay(edges[done], tested=True))
                 done += 1
                 continue
-            ahead = edges[done : done + max(1, self.ahead if self.lookahead else 1)]
+            ahead = edges[done : done + self._ahead()]
             guesses = [self.expected.get(edge, 0.0) < self.threshold for edge in ahead]
             done += self._batch(receiver, row, ahead, guesses)
             yield
@@ -266,11 +269,15 @@ class _Search:
             removed = self._fall(before, value) < self.threshold
             self.trace.append(Decision(edge, before, value, removed))
             self._accept(row, self.trace[-1])
-            if removed != guesses[i]:
-                self.ahead = max(1, i)
+            wrong = removed != guesses[i]
+            self.wrong += 0.05 * (wrong - self.wrong)
+            if wrong:
                 return i + 1
-        self.ahead = min(max(1, self.lookahead), 2 * self.ahead)
         return len(edges)
+
+    def _ahead(self) -> int:
+        """How many decisions to guess. A batch costs as much as ``STARTING`` more runs; what follows a wrong guess is lost."""
+        return max(1, min(self.lookahead, round(math.sqrt(2 * STARTING / self.wrong))))
 
     def _states(self, row: Tensor, edges: list[Edge], guesses: list[bool]) -> Bool[Tensor, "state sender"]:
         """What the receiver keeps when each edge is cut in turn, those before it having gone as guessed."""
