@@ -84,7 +84,10 @@ def test_braces_and_no_wrong_answers(model):
         ({"clean": "\nfrom {A import"}, "clean: expected '}' before end of string; expected blanks such as {A}"),
         ({"clean": "\nfrom {} import"}, "clean: expected blanks with names such as {A}"),
         ({"corrupted": CORRUPTED + " {D}"}, "corrupted: expected the 15 tokens that clean has, got 16"),
-        ({"answer": "{B}"}, "is not a single token of this model"),
+        (
+            {"answer": "{B}"},
+            "is not a single token of this model (nor are 72 others), with no space before it as in answer",
+        ),
         ({"answer": " {B} {B}"}, "is 2 tokens of this model, expected a single one"),
         ({"words": ["item", "city", "unladen"]}, "words: 'unladen' is not a single token of this model"),
         ({"words": ["item", "city"]}, "at least 4 words that are single tokens of the model, got 2"),

@@ -54,7 +54,7 @@ def template_task(
     blanks = list(dict.fromkeys(blank for template in fields.values() for blank in template.blanks))
     if not fields["clean"].blanks:
         raise ValueError(f"clean: expected a template with at least one blank such as {{A}}, got {clean!r}")
-    known = _known(model, NAMES if words is None else words, fields.values(), at_least=len(blanks))
+    known = _known(model, NAMES if words is None else words, fields, at_least=len(blanks))
     rng = random.Random(seed)
     drawn = [dict(zip(blanks, rng.sample(known, len(blanks)), strict=True)) for _ in range(n)]
     prompts = {role: [fields[role].fill(row)[0] for row in drawn] for role in ("clean", "corrupted")}
@@ -163,10 +163,15 @@ class _Template:
         return {" " if before.endswith(" ") else "" for before, blank in self.pieces if blank is not None}
 
 
-def _known(model, words: Sequence[str], templates, at_least: int) -> tuple[str, ...]:
+def _known(model, words: Sequence[str], templates: dict[str, _Template], at_least: int) -> tuple[str, ...]:
     """The words that are one token in every blank of the templates."""
-    for prefix in sorted(set().union(*(template.prefixes() for template in templates))):
-        words = known_words(model, words, prefix=prefix, at_least=at_least)
+    for role, template in templates.items():
+        for prefix in sorted(template.prefixes()):
+            try:
+                words = known_words(model, words, prefix=prefix, at_least=at_least)
+            except ValueError as error:
+                where = "" if prefix else f", with no space before it as in {role}"
+                raise ValueError(f"{error}{where}") from None
     return tuple(dict.fromkeys(words))
 
 

@@ -26,9 +26,8 @@ def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tupl
     known = tuple(word for word in words if len(encode(model, prefix + word)) == 1)
     unknown = [word for word in words if word not in known]
     if unknown and _is_shipped(model):
-        raise ValueError(
-            f"words: {unknown[0]!r} is not a single token of this model (nor are {len(unknown) - 1} others)"
-        )
+        others = f" (nor are {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        raise ValueError(f"words: {unknown[0]!r} is not a single token of this model{others}")
     if unknown:
         log.warning("left out %d of %d words that are not single tokens of this model", len(unknown), len(words))
     if len(known) < at_least:
