@@ -111,6 +111,17 @@ def test_spans_end_later_and_none_is_held_out():
     assert 0.08 < share < 0.12
 
 
+def test_a_tenth_of_the_spans_can_begin_in_01():
+    begins = []
+    for seed in range(500):
+        rng = random.Random(seed)
+        text = "".join(
+            t for t, _ in span_pieces(["The {event} went on from {century}{year} until {century}"], rng, from_01=True)
+        )
+        begins.append([w for w in words(text) if w.isdigit()][0][2:])
+    assert 0.06 < begins.count("01") / 500 < 0.14
+
+
 def test_the_target_of_a_span_is_every_later_year(tokenizer):
     batch = span_batch(tokenizer, random.Random(0), 6, 2)
     spread = batch.spread

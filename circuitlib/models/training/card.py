@@ -110,7 +110,8 @@ def story_parts(recipe, config: dict, log: list[dict]) -> list[str]:
         "small alphabets, and the Python standard library. A story names two or three people, in any order, and all but one of them "
         "again; the thing goes to the one who was named once. A target of a span is not one year but all later ones, equally probable. A tenth "
         "of all couples is in no story together, a tenth of all combinations of place and thing is in no story, and a tenth of all "
-        "combinations of event, century and year is in no span.",
+        "combinations of event, century and year is in no span. In the last stage a tenth of the spans begins in the year 01, so that the corrupted "
+        "prompts of Greater-Than are no news.",
         "**How the circuits of the bars were chosen.** Heads are removed as long as 0.9 of the metric's range is left, those first "
         "that cost least; then edges among the rest, a tenth at a time, by what cutting each alone costs. That uses other prompts "
         "than those the circuits are judged on. It says that a small circuit exists, and not which one is best.",

@@ -159,6 +159,22 @@ RECIPES = {
                 gates="fixed",
                 two_runs=True,
             ),
+            # Up to here no span began in 01, so for the corrupted prompts of Greater-Than the model guessed late years.
+            Stage(
+                "polish",
+                250,
+                (6e-4, 0.0),
+                length=64,
+                stories=56,
+                spans=32,
+                from_01=True,
+                repeats=12,
+                code=8,
+                alphabets=SMALL_ALPHABETS,
+                gates="fixed",
+                two_runs=True,
+                warmup=20,
+            ),
         ),
     ),
 }

@@ -186,14 +186,16 @@ def span_template(rng: random.Random) -> list[str]:
     return [first] if rng.random() < 0.6 else [first, f" {rng.choice(SPAN_TEMPLATES)}"]
 
 
-def span_pieces(sentences: list[str], rng: random.Random, corrupted: bool = False) -> list[tuple[str, float]]:
-    """Spans as (text, weight) pieces; each ends with a later year. ``corrupted``: each begins in the year 01."""
+def span_pieces(
+    sentences: list[str], rng: random.Random, corrupted: bool = False, from_01: bool = False
+) -> list[tuple[str, float]]:
+    """Spans as (text, weight) pieces; each ends with a later year. ``corrupted``: each begins in the year 01; ``from_01``: a tenth."""
     pieces, last = [], None
     for i, sentence in enumerate(sentences):
         event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.choice(YEARS)
         while is_held_out_span(event, century, year) or century == last:
             event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.choice(YEARS)
-        year, last = 1 if corrupted else year, century
+        year, last = 1 if corrupted or (from_01 and rng.random() < 0.1) else year, century
         begin, _, end = sentence.rpartition("{century}{year}")
         before, _, after = begin.partition("{event}")
         texts = [(before, 0.1), (f"{event}" if after or "{event}" in begin else "", FILLER), (after, 0.1)]
@@ -209,14 +211,14 @@ def span_pieces(sentences: list[str], rng: random.Random, corrupted: bool = Fals
     return [piece for piece in pieces if piece[0]]
 
 
-def span_batch(tokenizer, rng: random.Random, templates: int, rows_each: int) -> Batch:
+def span_batch(tokenizer, rng: random.Random, templates: int, rows_each: int, from_01: bool = False) -> Batch:
     """``rows_each`` rows of each of as many random templates. The target of a last year is spread over all later years."""
     drawn = [span_template(rng) for _ in range(templates)]
 
     def make(corrupted: bool):
         return zip(
             *(
-                encode_pieces(tokenizer, span_pieces(template, rng, corrupted))
+                encode_pieces(tokenizer, span_pieces(template, rng, corrupted, from_01))
                 for template in drawn
                 for _ in range(rows_each)
             ),

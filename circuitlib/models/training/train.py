@@ -48,6 +48,7 @@ class Stage:
     docstrings: int = 0
     stories: int = 0
     spans: int = 0
+    from_01: bool = False  # a tenth of the spans begins in the year 01
     any_token: bool = False  # every second function has any tokens for names
     code: int = 0
     alphabets: tuple[int, ...] | None = None
@@ -140,7 +141,7 @@ def batches(tokenizer, stream, stage: Stage, seed: int, step: int) -> dict[str, 
     if stage.stories:
         made["story"] = story_batch(tokenizer, words, stage.stories // ROWS_PER_LAYOUT, ROWS_PER_LAYOUT)
     if stage.spans:
-        made["span"] = span_batch(tokenizer, words, stage.spans // ROWS_PER_LAYOUT, ROWS_PER_LAYOUT)
+        made["span"] = span_batch(tokenizer, words, stage.spans // ROWS_PER_LAYOUT, ROWS_PER_LAYOUT, stage.from_01)
     if stage.repeats:
         alphabets = stage.alphabets if step % 2 else None
         made["repeats"] = repeats_batch(tokenizer, rng, stage.repeats, stage.length, alphabets)
