@@ -215,7 +215,7 @@ def test_colours_are_the_theme_s_and_there_are_others_without_it():
 
 def test_the_table(book):
     lines = tool.table(tool.read_parts(book), lambda chapter: f"[{chapter.title}]({chapter.name})").splitlines()
-    assert lines[2] == "| 1 [First steps](notebooks/01_first) | 45 min | ≈ 1 min |"
+    assert lines[2] == "| 1 [First steps](notebooks/01_first) | 45 min | ≈\N{NO-BREAK SPACE}1\N{NO-BREAK SPACE}min |"
     assert len(lines) == 3 + 6
     assert lines[-1] == "| **together** | 3 h 50 min | |"
 

@@ -257,7 +257,7 @@ def _short(time: str) -> str:
     """ "< 1 min" for "less than 1 minute": a column that is narrow on a phone."""
     for words, sign in (("less than", "<"), ("under", "<"), ("about", "≈"), ("minutes", "min"), ("minute", "min")):
         time = time.replace(words, sign)
-    return time
+    return time.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 # Sphinx -----------------------------------------------------------------------------------------------------------
