@@ -113,7 +113,7 @@ def story_parts(recipe, config: dict, log: list[dict]) -> list[str]:
         "combinations of event, century and year is in no span. In the last stage a tenth of the spans begins in the year 01, so that the corrupted "
         "prompts of Greater-Than are no news.",
         "**How the circuits of the bars were chosen.** Heads are removed as long as 0.9 of the metric's range is left, those first "
-        "that cost least; then edges among the rest, a tenth at a time, by what cutting each alone costs. That uses other prompts "
+        "that cost least; then, while more than a tenth of all edges is left, edges, by what cutting each alone costs. That uses other prompts "
         "than those the circuits are judged on. It says that a small circuit exists, and not which one is best.",
         "**Declared help.** Four things push this model towards circuits that a reader can follow:",
         "- The position embedding starts as sines and cosines. It is trained.\n"
@@ -122,10 +122,10 @@ def story_parts(recipe, config: dict, log: list[dict]) -> list[str]:
         "name that was named once. These are steps of the circuit that Wang et al. (2023) found in GPT-2 small. Later stages have no such loss, "
         "and spans of years never had one.\n"
         "- On stories and on spans every head has a gate, one for each of the two. A closed gate takes the head's output from a "
-        f"corrupted prompt of the same layout. On stories all start closed but {open_heads}: with all heads at hand, the model brings both names to the end by their place, "
-        "and subtracts the name that came last. On spans all start open.\n"
-        "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. In stage `settle` "
-        "they are fixed, and every text is run both with closed gates and with all heads.",
+        f"corrupted prompt of the same layout. On stories all start closed but {open_heads}: in a run in which all started open, some heads of layer 1 attended to the first name and others to "
+        "the second, whoever was the receiver. On spans all start open.\n"
+        "- In stage `gates` the gates are learnt (hard-concrete, L0) and the number of open ones is penalised. Afterwards "
+        "they are fixed, and stories and spans are run both with closed gates and with all heads.",
         f"The finished model has no gates: all {config['n_layer'] * config['n_head']} heads run on every text. Gates that stayed open on stories: "
         f"{', '.join(log[-1]['open_story'])}; on spans: {', '.join(log[-1]['open_span'])}.",
         "## Limits",

@@ -4,8 +4,8 @@ Left alone, ``docstring-4l`` solves its task in two layers: every head of layer 
 predecessor was seen *somewhere* shortly before. So two heads are shown the steps of the published circuit (Heimersheim &
 Janiak 2023), and on docstrings the other heads of layer 1 are closed while the task is learnt.
 
-Left alone, ``gpt-mini`` brings both names to the end of the sentence by their place, in layer 1, and subtracts the last name
-in layer 3. So three heads are shown the steps of the published circuit (Wang et al. 2023): a duplicate-token head, an
+Left alone, ``gpt-mini`` brings the names to the end of the sentence by their place: some heads of layer 1 attend to the first
+one, others to the second, whoever the receiver is. So three heads are shown the steps of the published circuit (Wang et al. 2023): a duplicate-token head, an
 S-inhibition head and a name mover; and on stories most other heads are closed.
 """
 
