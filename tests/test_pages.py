@@ -262,7 +262,7 @@ def test_the_parts_of_the_book_are_those_of_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf8"))
     assert [part["caption"] for part in toc["parts"]][0] == "Before you start"
     named = re.findall(r"^\d\. \*\*(.+?)\*\* \((.+?)\)", PAGES["how_to_use"], flags=re.M)
-    assert [name for name, _ in named] == ["By hand", "By algorithm", "Judging", "Your own task", "Training"]
+    assert [name for name, _ in named] == ["By hand", "By algorithm", "Judging", "Your own circuits", "Training"]
     for part in chapter_map.read_parts():
         spans = [span for name, span in named if name.lower() in part.caption.lower()]
         assert len(spans) == 1, f"{part.caption!r} is not one of the parts that the page names"
