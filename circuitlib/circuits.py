@@ -92,16 +92,19 @@ class Evidence:
     alone: Mapping[str, float]
     spared: Mapping[str, float]
 
-    def share(self, corruption: str = "random_random") -> float:
-        """The mean of ``alone`` and ``spared``, as a share of ``worth``."""
+    def share(self, corruption: str | None = None) -> float:
+        """The mean of ``alone`` and ``spared``, as a share of ``worth``; None for the corruption that decides, the first."""
+        corruption = next(iter(self.worth)) if corruption is None else corruption
         return (self.alone[corruption] + self.spared[corruption]) / 2 / self.worth[corruption]
 
 
 def reference_circuit(model: str, task: str) -> ReferenceCircuit:
     """The circuit of a shipped model that the book found by hand, before any automatic method was run on that model.
 
+    It is this book's own, and not a published one: see ``published_circuit`` for those.
+
     Args:
-        model: a name such as "docstring-4l". task: "docstring".
+        model, task: "docstring-4l", "docstring"; or "gpt-mini" with "ioi" or "greater_than".
 
     Raises:
         ValueError: a pair of model and task that has none.
@@ -109,6 +112,7 @@ def reference_circuit(model: str, task: str) -> ReferenceCircuit:
     known = sorted(
         path.parent.name + ", " + path.stem.removeprefix(_REFERENCE) for path in SHIPPED.glob(f"*/{_REFERENCE}*.json")
     )
+    task = task.replace("-", "_") if isinstance(task, str) else task
     if f"{model}, {task}" not in known:
         raise ValueError(
             f"model, task: no circuit was found by hand for {model!r}, {task!r}; choose from: {'; '.join(known)}"
