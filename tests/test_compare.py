@@ -156,6 +156,17 @@ def test_nodes_cannot_be_judged_where_the_truth_touches_all():
     assert np.isnan(row["auc_trapezoid_node"]) and row["roc_node"] is None
 
 
+@pytest.mark.parametrize("name", ["handmade-induction", "handmade-docstring"])
+def test_where_every_link_is_needed_exact_effects_and_acdc_find_all_and_only_the_true_edges(name):
+    model = cl.load_model(name)
+    it, known = Engine(model, cl.default_task(model, n=8)), cl.known_circuit(name)
+    methods = {"exact": exact, "ACDC": lambda e, metric=None: cl.acdc(e, threshold=0.5, metric=metric)}
+    table = compare({name: (it, known)}, methods)
+    for column in ("auc_pessimistic_edge", "auc_trapezoid_edge", "auc_pessimistic_node", "precision", "faithfulness"):
+        assert table[column].tolist() == pytest.approx([1, 1], abs=1e-4), column
+    assert table["edges"].tolist() == table["edges_pruned"].tolist() == [len(known)] * 2
+
+
 def test_rounding_finds_no_edge():
     """In an OR gate no single cut does anything. Exact effects are 0 or 1e-7 there, and 0 to the last bit on dead edges."""
     model = cl.load_model("handmade-or")
