@@ -96,6 +96,12 @@ class Engine:
     def none(self) -> Circuit:
         return Circuit(self.graph, (), self.task, self.ablation)
 
+    @cached_property
+    def written(self) -> Written:
+        """What every sender writes in the run that keeps all edges."""
+        with torch.no_grad():
+            return write_all(self.weights, self.start)
+
     def like(self, circuit: Circuit, other: Circuit) -> Circuit:
         """``other`` on the graph of ``circuit``: with an edge at each position if ``circuit`` has positions."""
         graph = circuit.graph
@@ -189,8 +195,21 @@ class Engine:
     @cached_property
     def clean_logits(self) -> Float[Tensor, "n k d_vocab"]:
         """The model's logits on the clean prompts, at the read positions."""
+        return self._logits_of(embed(self.weights, self.task.clean.to(self.read.device)))
+
+    @cached_property
+    def corrupted_logits(self) -> Float[Tensor, "n k d_vocab"]:
+        """The model's logits on the corrupted prompts, at the read positions."""
+        return self._logits_of(embed(self.weights, self.task.corrupted.to(self.read.device)))
+
+    @cached_property
+    def all_logits(self) -> Float[Tensor, "n k d_vocab"]:
+        """Logits of the run that keeps all edges, at the read positions."""
+        return self._logits_of(self.start)
+
+    def _logits_of(self, start: Float[Tensor, "n pos d_model"]) -> Float[Tensor, "n k d_vocab"]:
         with torch.no_grad():
-            written = write_all(self.weights, embed(self.weights, self.task.clean.to(self.read.device)))
+            written = self.written if start is self.start else write_all(self.weights, start)
             return unembed(self.weights, Reference.of(self.weights, written).residual[-1][:, self.read])
 
     @cached_property

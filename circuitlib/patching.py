@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .engine import Engine, Metric, Reference, attend, embed, mlp, project, unembed, write_all, write_heads
+from .engine import Engine, Metric, attend, mlp, project, unembed, write_heads
 from .graph import Edge, Graph, node_of
 from .tasks import Task
 
@@ -291,16 +291,13 @@ def _effects(
     engine: Engine, patched: Float[Tensor, "c n"], metric: str | Metric | None, normalize: bool
 ) -> Float[Tensor, "c"]:
     """From the metric of patched runs to effects, positive where the clean value raises the metric."""
-    effects = engine.sign * (engine.metric(engine.all, metric) - patched.mean(-1))
+    measure = engine.measure(metric)
+    with torch.no_grad():
+        runs = torch.stack([engine.all_logits, engine.clean_logits, engine.corrupted_logits])
+        kept, clean, corrupted = measure(runs).mean(-1)
+    effects = engine.sign * (kept - patched.mean(-1))
     if not normalize:
         return effects
-    weights, measure = engine.weights, engine.measure(metric)
-    with torch.no_grad():
-        corrupted = Reference.of(
-            weights, write_all(weights, embed(weights, engine.task.corrupted.to(engine.read.device)))
-        )
-        logits = torch.stack([engine.clean_logits, unembed(weights, corrupted.residual[-1][:, engine.read])])
-        clean, corrupted = measure(logits).mean(-1)
     if (clean - corrupted).abs() < 1e-6:
         raise ValueError(
             "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
@@ -378,6 +375,18 @@ class _Path:
         streams = [self._stream_at(receiver, written, at) for at in range(self.n_pos if by_position else 1)]
         return streams[0] if len(set(streams)) == 1 else tuple(streams)
 
+    def live_streams(self) -> list[list[int]]:
+        """For each slot but the logits', the streams that are still read after it."""
+        live, after = [], self._read_from("logits", 0)
+        for slot in reversed(self.graph.slots[:-1]):
+            live.append(sorted(after))
+            after = after.union(*(self._read_from(name, j) for name in self.graph.receivers[slot.rows] for j in after))
+        return live[::-1]
+
+    def _read_from(self, receiver: str, written: int) -> set[int]:
+        streams = self.stream_read(receiver, written)
+        return {streams} if isinstance(streams, int) else {*streams}
+
     def _stream_at(self, receiver: str, written: int, position: int) -> int:
         if written >= 2 and self._reads(self.steps[written - 2], receiver, position):
             return written - 1
@@ -424,39 +433,45 @@ def _follow(engine: Engine, senders: Sequence[str], path: _Path) -> Float[Tensor
     the senders write what a cut edge carries. In stream j + 1 the j-th station writes what it makes of stream j. The
     receivers read the last stream. All else is as in the run; with ``through_mlps``, MLPs are computed in each stream.
     """
-    weights, graph, all_streams = engine.weights, engine.graph, range(len(path.steps) + 1)
+    weights, graph, as_it_is = engine.weights, engine.graph, engine.written
     reference = engine.reference.of_prompts(slice(None), len(engine.start))
-    streams = torch.stack([engine.start] * len(all_streams))
+    streams = [engine.start] * (len(path.steps) + 1)
     if "embed" in senders:
-        streams[1] = reference.embed
-    for slot in graph.slots[:-1]:
-        layer, names, written = weights.layers[slot.layer], graph.receivers[slot.rows], []
+        streams[1] = reference.embed.expand_as(engine.start)
+    intact = True  # whether stream 0 still is the run as it is
+    for slot, live in zip(graph.slots[:-1], path.live_streams(), strict=True):
+        layer, names, written = weights.layers[slot.layer], graph.receivers[slot.rows], {}
         patched = [i for i, name in enumerate(graph.senders[slot.writes]) if name in senders]
-        for stream in all_streams:
+        for stream in live:
             read = [path.stream_read(name, stream) for name in names]
+            known = intact and not any(read)
             if slot.kind == "attn":
-                used = list(dict.fromkeys(read))
-                x = torch.stack([_pick_stream(streams, i) for i in used])
-                qkv = project(weights, layer, "qkv", x[None], [used.index(i) for i in read])
-                z = attend(layer, *qkv)[0]
-                if stream == 1:
+                z = as_it_is.z[slot.layer] if known else _attention(weights, layer, streams, read)
+                if stream == 1 and patched:
+                    z = z.clone()
                     z[patched] = reference.z[slot.layer][patched]
-                written.append(write_heads(layer.W_O, z, [0] * len(z))[0] + layer.b_O)
+                written[stream] = write_heads(layer.W_O, z, [0] * len(z))[0] + layer.b_O
             elif stream == 1 and patched:
-                written.append(reference.mlp[slot.layer])
+                written[stream] = reference.mlp[slot.layer]
             else:
-                written.append(mlp(weights, layer, _pick_stream(streams, read[0])))
-        streams = streams + torch.stack(written)
-    return unembed(weights, _pick_stream(streams, path.stream_read("logits", 0))[:, engine.read])
+                written[stream] = as_it_is.mlp[slot.layer] if known else mlp(weights, layer, _pick(streams, read[0]))
+        intact = intact and not any(path.stream_read(name, 0) for name in names)
+        streams = [x + written[stream] if stream in live else x for stream, x in enumerate(streams)]
+    return unembed(weights, _pick(streams, path.stream_read("logits", 0))[:, engine.read])
 
 
-def _pick_stream(
-    streams: Float[Tensor, "stream n pos d_model"], which: int | tuple[int, ...]
-) -> Float[Tensor, "n pos d_model"]:
+def _attention(weights, layer, streams: list[Tensor], read: list) -> Float[Tensor, "head n pos d_head"]:
+    """``z`` of a layer whose receivers read these streams."""
+    used = list(dict.fromkeys(read))
+    x = torch.stack([_pick(streams, i) for i in used])
+    return attend(layer, *project(weights, layer, "qkv", x[None], [used.index(i) for i in read]))[0]
+
+
+def _pick(streams: list[Tensor], which: int | tuple[int, ...]) -> Float[Tensor, "n pos d_model"]:
     """One stream, or from each position that of its own."""
     if isinstance(which, int):
         return streams[which]
-    return streams[list(which), :, torch.arange(len(which), device=streams.device)].transpose(0, 1)
+    return torch.stack([streams[stream][:, position] for position, stream in enumerate(which)], 1)
 
 
 def _engine(engine) -> Engine:
