@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SITE := _build/html/.ready
 LOG := $(VENV)/build.log
+JOBS ?= 2
+IN_PARALLEL := -n $(JOBS) --dist loadfile
 INDEX := _build/html/index.html
 
 SHELL := /bin/bash
@@ -41,9 +43,9 @@ book: check-notebooks site
 
 test: check-notebooks site
 	@echo "==> Running the unit tests, and checking the built site"
-	@$(BIN)/python -m pytest tests
+	@$(BIN)/python -m pytest $(IN_PARALLEL) tests
 	@echo "==> Running every cell of every chapter, and comparing its output with the committed one"
-	@$(BIN)/python -m pytest -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout=600 \
+	@$(BIN)/python -m pytest $(IN_PARALLEL) -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout=600 \
 	    --nbval-kernel-startup-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
 	@echo "==> All tests passed"
 
