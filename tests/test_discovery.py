@@ -264,7 +264,7 @@ def test_exact_per_position_cuts_one_position():
 
 
 def test_eap_ig_is_nearer_to_the_exact_effects_than_eap():
-    """On ten random 2-layer models: medians .79 and .92 (Pearson). The order is what is claimed."""
+    """On ten random 2-layer models, Pearson; the medians are .980 and .990. The order is what is claimed."""
     correlations = {"eap": [], "eap-ig": []}
     for seed in range(10):
         bridge = shells.gpt2(n_layers=2, n_heads=4, d_model=32, seed=seed)
