@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "models": "models",
     "load_model": "models",
+    "untrained_model": "models",
     "HELD_OUT_NAMES": "models.words",
     "model_card": "models",
     "training_log": "models",
@@ -76,6 +77,8 @@ _PUBLIC = {
     "plot_attention": "plotting",
     "plot_lines": "plotting",
     "plot_circuit": "plotting",
+    "reproduce": "reproduce",
+    "published_figures": "reproduce",
     "plot_roc": "plotting",
     "plot_faithfulness": "plotting",
     "plot_compare": "plotting",

@@ -46,8 +46,7 @@ class PublishedCircuit(Circuit):
         """How many edges; "acdc" adds one "direct" edge for each q, k and v input that some edge reaches."""
         if convention not in ("circuitlib", "acdc"):
             raise ValueError(f"convention: expected 'circuitlib' or 'acdc', got {convention!r}")
-        inputs = {edge.receiver for edge in self.edges if edge.receiver.startswith("a")}
-        return len(self) + (len(inputs) if convention == "acdc" else 0)
+        return acdc_edge_count(self) if convention == "acdc" else len(self)
 
 
 def published_circuit(name: str, variant: str = "acdc") -> PublishedCircuit:
@@ -75,6 +74,11 @@ def published_circuit(name: str, variant: str = "acdc") -> PublishedCircuit:
     circuit.model, circuit.roles, circuit.note = recipe.model, dict(recipe.roles), recipe.note
     circuit.source, circuit.coded_by = recipe.source, recipe.coded_by
     return circuit
+
+
+def acdc_edge_count(circuit: Circuit) -> int:
+    """How many edges a circuit has in the count of Conmy et al. 2023: one more for each q, k and v input that an edge reaches."""
+    return len(circuit) + len({edge.receiver for edge in circuit.edges if edge.receiver.startswith("a")})
 
 
 def edges_between(graph: Graph, senders: Iterable[str], readers: Iterable[str], parts: str = "qkv") -> list[Edge]:

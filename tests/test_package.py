@@ -32,6 +32,7 @@ ORDER = (
     "discovery",
     "evaluation",
     "plotting",
+    "reproduce",
     "widgets",
     "exercises",
     "cli",

@@ -7,6 +7,7 @@ from .errors import Missing, NoNetwork
 from .hub import download_models, write_manifest
 from .load import load_model
 from .registry import ModelInfo, info, model_card, models, training_log
+from .untrained import untrained_model
 
 __all__ = [
     "Missing",
@@ -18,6 +19,7 @@ __all__ = [
     "model_card",
     "models",
     "training_log",
+    "untrained_model",
     "write_manifest",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Missing(RuntimeError):
+class Missing(OSError):
     """The network, a file of a download, or memory is missing. The message is one line; from a terminal the exit code is 3."""
 
 

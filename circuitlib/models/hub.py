@@ -21,7 +21,7 @@ from .registry import ModelInfo, info
 
 log = logging.getLogger(__name__)
 
-HUB_SECONDS = 8.0
+HUB_SECONDS = 6.0
 MANIFEST = "SHA256SUMS"
 TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 # Of a repository only what is named here is downloaded; of the patterns in NEEDED each must match a file.
