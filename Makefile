@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test test-slow execute lint format serve clean check-notebooks install site
+.PHONY: help book test test-slow results execute lint format serve clean check-notebooks install site
 
 # One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
 export OMP_NUM_THREADS ?= 1
@@ -32,6 +32,7 @@ help:  ## list the commands
 	@echo "make book     install what is missing, build the book, print the file to open"
 	@echo "make test     unit tests, every cell of every chapter, the built site"
 	@echo "make test-slow  what takes longer: every case of the searches, chapters with broken code, a browser"
+	@echo "make results  measure the comparison of methods again and write its tables (several minutes)"
 	@echo "make execute  run all chapters again and write them in canonical form"
 	@echo "make lint     check the code and the notebooks with ruff"
 	@echo "make format   let ruff format the code and the notebooks"
@@ -53,6 +54,10 @@ test-slow: check-notebooks site
 	@echo "==> Running the slow tests"
 	@$(BIN)/python -m pytest -m slow tests
 	@echo "==> All slow tests passed"
+
+results: install
+	@echo "==> Measuring three tasks with seven methods, and writing circuitlib/results"
+	@TQDM_DISABLE= $(BIN)/python book/tools/results.py
 
 execute: check-notebooks install
 	@echo "==> Running all chapters"

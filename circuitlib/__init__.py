@@ -72,6 +72,7 @@ _PUBLIC = {
     "stability": "evaluation",
     "compare": "evaluation",
     "random_scores": "evaluation",
+    "results": "tables",
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",

@@ -31,6 +31,8 @@ ORDER = (
     "heads",
     "discovery",
     "evaluation",
+    "comparison",
+    "tables",
     "plotting",
     "reproduce",
     "widgets",
@@ -202,8 +204,8 @@ def test_the_version_is_written_in_one_place():
     assert f"## [{cl.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf8")
 
 
-def test_the_shipped_weights_are_package_data():
-    assert PROJECT["tool"]["setuptools"]["package-data"]["circuitlib"] == ["models/shipped/**"]
+def test_the_shipped_weights_and_the_tables_are_package_data():
+    assert PROJECT["tool"]["setuptools"]["package-data"]["circuitlib"] == ["models/shipped/**", "results/*"]
 
 
 # --- what the text says about the package -------------------------------------------------------------------------
