@@ -15,11 +15,15 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..engine import Engine, Metric
 from ..graph import Circuit, Graph
 from .longwork import Checkpoint, bar, identity
 from .scores import Cost, EdgeScores, NodeScores, metric_name
+
+ROUNDING = 1e-6  # of the metric, or of 1 where the metric is small
 
 
 def exact(
@@ -62,10 +66,11 @@ def exact(
         )
         effects, seconds = _resume(file, graph)
     began -= seconds
+    whole = float(engine.values(everything, metric).double().mean())
     with bar(progress, graph.n_edges, "exact", "edges") as shown:
         shown.update(sum(map(len, effects.values())))
         try:
-            for receiver, found in _by_receiver(engine, everything, metric, skip=set(effects)):
+            for receiver, found in _by_receiver(engine, everything, metric, whole, skip=set(effects)):
                 effects[receiver] = found
                 shown.update(len(found))
                 if file is not None:
@@ -74,15 +79,23 @@ def exact(
             if file is not None:
                 file.save({"effects": effects, "seconds": time.perf_counter() - began})
     values = torch.zeros(graph.edge_mask.shape, dtype=engine.start.dtype)
-    values[graph.edge_mask] = torch.tensor([x for receiver in graph.receivers for x in effects[receiver]]).to(values)
+    found = torch.tensor([x for receiver in graph.receivers for x in effects[receiver]], dtype=torch.double)
+    values[graph.edge_mask] = _without_rounding(found, whole).to(values)
     cost = Cost(graph.n_edges + 3, 0, time.perf_counter() - began)  # the reference, and twice the run of all edges
     return EdgeScores(graph, values, "exact", metric_name(metric), *claim, cost)
 
 
-def _by_receiver(engine: Engine, everything: Circuit, metric, skip: set[str]) -> Iterator[tuple[str, list[float]]]:
+def _without_rounding(effects: Float[Tensor, "edge"], whole: float) -> Float[Tensor, "edge"]:
+    """Effects below what rounding makes of the metric are 0: else dust would rank edges that do nothing."""
+    return effects.where(effects.abs() > ROUNDING * max(1.0, abs(whole)), 0.0)
+
+
+def _by_receiver(
+    engine: Engine, everything: Circuit, metric, whole: float, skip: set[str]
+) -> Iterator[tuple[str, list[float]]]:
     """For each receiver, the effects of the edges into it, in canonical order."""
     graph = everything.graph
-    whole, run = float(engine.values(everything, metric).double().mean()), engine.cache(everything)
+    run = engine.cache(everything)
     for receiver, edges in groupby(graph.edges, key=lambda edge: edge.receiver):
         if receiver not in skip:
             less = engine.values_without(everything, list(edges), metric, run=run).double().mean(-1)
