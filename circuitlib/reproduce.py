@@ -165,9 +165,8 @@ def published_figures(name: str):
 
     _check(name, None)
     rows = {what: {**numbers, "source": source} for what, (source, numbers) in PUBLISHED[name].items()}
-    return pd.DataFrame.from_dict(
-        rows, orient="index", columns=[METRICS[name], "KL", "edges", "AUC", "source"]
-    ).rename_axis("of")
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=[METRICS[name], "KL", "edges", "AUC", "source"])
+    return table.rename_axis("of").astype({"edges": "Int64"})
 
 
 def make_task(model, name: str, n: int = 50, seed: int = 0):
