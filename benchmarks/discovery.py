@@ -41,7 +41,7 @@ def acdc_lines():
     spread_out(model)
     engine = Engine(model, random_task(model, 8, 20))
     scores = eap(engine).flat.abs().sort(descending=True).values
-    threshold = float(scores[len(scores) // 20])  # one that a twentieth of the edges are worth in the whole model
+    threshold = float(scores[len(scores) // 10])  # one that a tenth of the edges are worth in the whole model
     yield from compare_acdc("random weights, 6 × 8 × 256, GPT-2", engine, threshold, "at least 8", "")
 
 
