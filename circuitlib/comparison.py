@@ -18,7 +18,7 @@ from .tasks import docstring, greater_than, ioi
 N_PROMPTS = 20
 SEEDS = (0, 1, 2)  # the circuits that stand for the truth were found on prompts of seed 100
 METRICS = (None, "kl")
-SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # ACDC's thresholds, as shares of M(all) − M(∅)
+SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # ACDC's thresholds, as shares of M(all) − M(∅)
 MODELS = {"docstring": "docstring-4l", "ioi": "gpt-mini", "greater_than": "gpt-mini"}
 PROMPTS = {"docstring": docstring, "ioi": ioi, "greater_than": greater_than}
 
