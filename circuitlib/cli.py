@@ -232,7 +232,7 @@ def reproduce(
 
     Example: circuitlib reproduce docstring
     """
-    from .reproduce import reproduce as run
+    from .reproduction import reproduce as run
 
     out = Path(f"reproduce-{circuit}.html") if out is None else out
     _check_place(out)

@@ -59,7 +59,11 @@ def snapshot_folder(cache_folder: Path, repo: str) -> Path:
 
 
 def put_attn_only(cache_folder: Path, d_model: int, n_ctx: int, d_vocab: int | None = None, seed: int = 0) -> Path:
-    """A checkpoint in the format of TransformerLens 1.x, with the buffers it had and no unembedding bias."""
+    """A checkpoint in the format of TransformerLens 1.x, with the buffers it had and no unembedding bias.
+
+    The weights are random, but for this: the heads of the first layer together copy what they see, and what was embedded is
+    what is unembedded. So tokens of the prompt get larger logits, and the metric differs between clean and corrupted prompts.
+    """
     entry = info("attn-only-4l")
     n_layers, n_heads, d_vocab = entry.n_layers, entry.n_heads, d_vocab or len(tokenizer())
     d_head = d_model // n_heads
@@ -84,7 +88,10 @@ def put_attn_only(cache_folder: Path, d_model: int, n_ctx: int, d_vocab: int | N
         weights |= {f"{block}attn.b_{part}": draw(n_heads, d_head) for part in "QKV"}
         weights |= {block + "attn.W_O": draw(n_heads, d_head, d_model), block + "attn.IGNORE": torch.tensor(-1e5)}
         weights[block + "attn.mask"] = torch.ones(n_ctx, n_ctx, dtype=torch.bool).tril()
-    weights |= {"ln_final.w": 1 + draw(d_model), "ln_final.b": draw(d_model), "unembed.W_U": draw(d_model, d_vocab)}
+    copied = torch.eye(d_model).view(d_model, n_heads, d_head).transpose(0, 1)
+    weights |= {"blocks.0.attn.W_V": copied, "blocks.0.attn.W_O": 3 * copied.transpose(1, 2)}
+    weights |= {"ln_final.w": 1 + draw(d_model), "ln_final.b": draw(d_model), "unembed.W_U": weights["embed.W_E"].T}
+    weights = {name: value.contiguous() for name, value in weights.items()}
     torch.save(weights, folder / "model_final.pth")
     tokenizer().save_pretrained(snapshot_folder(cache_folder, TOKENIZER_REPO))
     return folder

@@ -34,7 +34,7 @@ ORDER = (
     "comparison",
     "tables",
     "plotting",
-    "reproduce",
+    "reproduction",
     "widgets",
     "exercises",
     "cli",
@@ -68,6 +68,14 @@ def test_every_public_name_is_there(name):
 def test_a_function_wins_over_a_submodule_of_the_same_name():
     code = "import circuitlib as cl; a = cl.models; import circuitlib.models.registry; print(callable(a), callable(cl.models))"
     assert in_a_fresh_python(code) == "True True"
+
+
+def test_no_public_name_is_a_module_too():
+    """Whoever imports the module first would find it in the place of the function. ``models`` is both, and can be called."""
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+    assert modules & {*cl.__all__} == {"models"}
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

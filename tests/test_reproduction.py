@@ -18,7 +18,7 @@ import circuitlib as cl
 from circuitlib import tasks
 from circuitlib.cli import app
 from circuitlib.models.errors import Missing
-from circuitlib.reproduce import METHODS, MODELS, PUBLISHED, Reproduction, Row, make_task, prompts_from, reproduce
+from circuitlib.reproduction import METHODS, MODELS, PUBLISHED, Reproduction, Row, make_task, prompts_from, reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = tuple(MODELS)
@@ -318,7 +318,7 @@ def test_bad_input_is_one_line(arguments, message):
 def test_without_the_model_nothing_heavy_is_loaded(tmp_path):
     """So that the one message comes at once: no torch, no table of numbers, no prompts."""
     code = (
-        "import sys\nfrom circuitlib.reproduce import reproduce\nfrom circuitlib.models.errors import Missing\n"
+        "import sys\nfrom circuitlib.reproduction import reproduce\nfrom circuitlib.models.errors import Missing\n"
         "try:\n    reproduce('docstring')\nexcept Missing as error:\n    print(error)\n"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
