@@ -31,8 +31,8 @@ MADE_UP = {
     },
     "Between": {"04_alone": ("Alone", 10, "nothing; this is not about thirds or a firsthand look.")},
     "Judging": {
-        "10_last": ("Last", 15, "the chapters on the THIRD and the second step."),
-        "a1_more": ("More", 30, "chapter 01_first."),
+        "10_last_one": ("Last", 15, "the chapters on the THIRD and the second step."),
+        "a1_more": ("More", 30, "chapter 01_first, or the one on the last one."),
     },
 }
 
@@ -72,9 +72,9 @@ def test_parts_and_chapters(book):
 
 
 def test_what_a_chapter_builds_on(book):
-    """By title without an article or what follows a colon, or by file name; what is implied is left out."""
+    """By title without what follows a colon, by its initials, or by file name; what is implied is left out."""
     needs = {chapter.number: [Path(name).name for name in chapter.needs] for chapter in chapters(tool.read_parts(book))}
-    assert needs == {"1": [], "2": ["01_first"], "3": ["02_second"], "4": [], "10": ["03_third"], "A1": ["01_first"]}
+    assert needs == {"1": [], "2": ["01_first"], "3": ["02_second"], "4": [], "10": ["03_third"], "A1": ["10_last_one"]}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_map_in_words(book):
     assert root.find(f"{SVG}desc").text == words
     assert words.startswith("By hand: 1 First steps, 45 minutes. 2 The second step, 5 minutes, builds on 1. 3 Third: a")
     assert words.endswith(
-        "Between: 4 Alone, 10 minutes. Judging: 10 Last, 15 minutes, builds on 3. A1 More, 30 minutes, builds on 1."
+        "Between: 4 Alone, 10 minutes. Judging: 10 Last, 15 minutes, builds on 3. A1 More, 30 minutes, builds on 10."
     )
     ids = {element.get("id") for element in root}
     assert {root.get("aria-labelledby"), root.get("aria-describedby")} <= ids

@@ -90,24 +90,27 @@ def _line(name: str, pattern: str, text: str) -> str:
 
 def _times(name: str, text: str) -> tuple[int, str]:
     line = _line(name, r"\*\*Time:\*\* +(.+)", text)
-    minutes, cells = re.search(r"(\d+) minutes", line), re.search(r"cells take (.+?) on two", line)
+    minutes, cells = re.search(r"(\d+) minutes", line), re.search(r"\bcells\b.*? take (.+?) on two", line)
     if not minutes:
         raise ValueError(f"{name}: its line **Time:** gives no number of minutes")
     return int(minutes[1]), cells[1] if cells else ""
 
 
 def _mentioned(text: str, titles: dict[str, str], name: str) -> set[str]:
-    """The chapters before ``name`` that a line names, by title (up to a colon, without an article) or by file."""
+    """The chapters before ``name`` that a line names: by title, up to a colon; by its initials; or by file name."""
     before = list(titles)[: list(titles).index(name)]
-
-    def key(other: str) -> str:
-        return re.sub(r"^(the|an?) ", "", titles[other].partition(":")[0].lower())
-
     return {
-        other
-        for other in before
-        if re.search(rf"\b{re.escape(key(other))}\b", text, flags=re.I) or Path(other).name in text
+        other for other in before if any(re.search(rf"\b{word}\b", text) for word in _words_for(other, titles[other]))
     }
+
+
+def _words_for(name: str, title: str) -> list[str]:
+    """Patterns: for ``notebooks/06_edge_attribution_patching``, "edge attribution patching" and "EAP"."""
+    title = title.partition(":")[0]
+    file = Path(name).name
+    found = [f"(?i:{re.escape(words)})" for words in (title, file.partition("_")[2].replace("_", " "), file)]
+    initials = "".join(word[0] for word in title.split()).upper()
+    return [*found, initials] if len(initials) > 2 else found
 
 
 def _nearest(name: str, direct: dict[str, set[str]]) -> tuple[str, ...]:
