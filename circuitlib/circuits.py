@@ -99,7 +99,7 @@ class Evidence:
 
 
 def reference_circuit(model: str, task: str) -> ReferenceCircuit:
-    """The circuit of a shipped model that the book found by hand, before any automatic method was run on that model.
+    """The circuit of a shipped model that the book found by hand, before EAP, EAP-IG or ACDC was run on that model.
 
     It is this book's own, and not a published one: see ``published_circuit`` for those.
 
