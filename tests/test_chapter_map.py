@@ -97,9 +97,9 @@ def test_the_book_itself():
     found = {chapter.name: chapter for chapter in chapters(tool.read_parts())}
     assert list(found) == NAMES
     for name in NAMES:
-        text = (ROOT / f"{name}.ipynb").read_text("utf8")
-        assert f'"# {found[name].title}\\n"' in text
-        assert re.search(rf"\*\*Time:\*\*[^\"]*?\b{found[name].minutes} minutes", text)
+        text = "".join(json.loads((ROOT / f"{name}.ipynb").read_text("utf8"))["cells"][0]["source"])
+        assert text.startswith(f"# {found[name].title}\n")
+        assert re.search(rf"^\*\*Time:\*\*.*\b{found[name].minutes} minutes", text, flags=re.M)
         assert "minute" in found[name].cells, f"{name}: the time that the cells take is not on the line **Time:**"
     assert found["notebooks/02_path_patching"].needs == ("notebooks/01_activation_patching",)
 
