@@ -58,7 +58,8 @@ class Search:
 
 ACCEPTED = (
     " While the model was trained, its weights were accepted with the help of a search among heads, named in its card; this "
-    "circuit was not made from it."
+    "circuit was not made from it. The least share was set after looking at the faithfulness that several gave on these same "
+    "prompts, so they are no test of it."
 )
 SEARCHES = (
     Search(
