@@ -12,7 +12,7 @@ from .compare import compare
 
 @exercise(
     "01.1",
-    hint="gather the answers' logits and the distractors' logits, then take the distractors' max over their own axis.",
+    hint="each prompt has one right name and a list of wrong ones; which of the wrong ones is the hardest to beat?",
 )
 def _logit_difference(answer: Callable) -> str:
     """``logit_difference(logits [n, d_vocab], answers [n], distractors [n, n_wrong]) -> [n]``."""
@@ -58,7 +58,10 @@ def _normalise(answer: Callable) -> str:
     return "0 where patching did nothing, noising and denoising alike."
 
 
-@exercise("01.3", hint="clone before you write: an edit in place also changes the corrupted run that you were given.")
+@exercise(
+    "01.3",
+    hint="after the call, is what you were given as it was? And which axis of [n, pos, d_model] is the position's?",
+)
 def _patch_residual(answer: Callable) -> str:
     """``patch_residual(corrupted_resid [n, pos, d], clean_resid [n, pos, d], position) -> [n, pos, d]``."""
     import torch
