@@ -61,9 +61,19 @@ def info(name: str) -> ModelInfo:
 def training_log(name: str) -> list[dict]:
     """What was measured while a shipped model was trained: one row every so many steps, in order.
 
-    Every row has ``step`` (steps done), ``stage``, ``lr``, ``loss_…`` (training losses of that one step, nats a token),
-    ``accuracy_seen`` and ``accuracy_unseen`` (docstrings with names that training docstrings held, and with others),
-    ``logit_diff``, ``repeat_loss_…`` (nats a token) and a score of each head, ``[layer][head]``, for each head type.
+    Every row has ``step`` (steps done), ``stage``, ``lr``, ``seconds`` (since the program was last started), ``loss_…`` (training
+    losses of that one step, nats a token), ``repeat_loss_…`` (nats a token, on repeated random tokens) and scores of all heads,
+    ``[layer][head]``: ``previous_token`` and ``induction`` on repeated random tokens, and those below.
+
+    docstring-4l: ``accuracy_seen`` and ``accuracy_unseen`` (docstrings with names that training docstrings held, and with
+    others), ``logit_diff``, and the head score ``mover``.
+
+    gpt-mini: ``ioi_accuracy`` and ``ioi_logit_diff`` (held-out stories), ``years_prob_diff`` (Greater-Than on held-out spans,
+    from −1 to 1), and the head scores ``duplicate_token`` (repeated random tokens), ``ioi_<role>`` and ``greater_than_<role>``
+    (attention between the two places that a role of ``task.roles`` is about).
+
+    Rows of later stages have also the same measures with the heads alone whose gates are open, ``…_gated``, and their names:
+    ``open``, or for gpt-mini ``open_story`` and ``open_span``.
 
     Raises:
         ValueError: a model that is not shipped, or an unknown name.
