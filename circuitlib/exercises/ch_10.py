@@ -9,7 +9,7 @@ from .checking import exercise
 from .compare import compare
 
 
-@exercise("10.1", hint="three means first, and then one ratio: (circuit − empty) / (full − empty).")
+@exercise("10.1", hint="average before you divide; and 0 must stand for the empty circuit, 1 for the full model.")
 def _ratio_of_means(answer: Callable) -> str:
     """``ratio_of_means(circuit [n], full [n], empty [n]) -> float``."""
     import torch
