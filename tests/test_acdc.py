@@ -48,7 +48,8 @@ def the_same(a: AcdcCircuit, b: AcdcCircuit, within: float = 1e-5) -> None:
     assert decisions(a) == decisions(b)
     assert a == b
     for x, y in zip(a.trace, b.trace, strict=True):
-        assert abs(x.before - y.before) <= within and abs(x.after - y.after) <= within, (x, y)
+        for a_value, b_value in ((x.before, y.before), (x.after, y.after)):
+            assert abs(a_value - b_value) <= within * max(1.0, abs(b_value)), (x, y)
 
 
 # The search, written out ------------------------------------------------------------------------------
@@ -166,12 +167,22 @@ def test_a_seed_as_order_shuffles_and_repeats():
 # Fast is plain ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("metric", "threshold"), [(None, 0.03), (None, 0.3), ("kl", 0.01), ("kl", 0.1)])
-def test_fast_is_plain(metric, threshold):
-    it = engine("gpt2 of 4 layers")
+@pytest.mark.parametrize(
+    ("name", "metric", "threshold"),
+    [
+        ("gpt2 of 4 layers", None, 0.03),
+        ("gpt2 of 4 layers", None, 0.3),
+        ("gpt2 of 4 layers", "kl", 0.1),
+        ("docstring-4l", None, 0.3),
+        ("docstring-4l", "kl", 0.1),
+    ],
+)
+def test_fast_is_plain(name, metric, threshold):
+    it = engine(name)
     plain = cl.acdc(it, threshold=threshold, metric=metric, lookahead=0)
-    assert 0 < len(plain) < it.graph.n_edges // 2
-    the_same(cl.acdc(it, threshold=threshold, metric=metric), plain)
+    fast = cl.acdc(it, threshold=threshold, metric=metric)
+    the_same(fast, plain)
+    assert 0 < len(plain) < it.graph.n_edges // 2 and fast.batches < plain.batches / 2
 
 
 @pytest.mark.slow
@@ -420,7 +431,7 @@ def test_the_result_says_what_it_is(tmp_path):
 
 
 def interrupted(at: int):
-    """The task's metric of the 4-layer model, which interrupts when it is asked for the ``at``-th time."""
+    """A metric that interrupts when it is asked for the ``at``-th time: the task's, of the 4-layer model."""
     calls = 0
 
     def metric(logits):
@@ -550,6 +561,18 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
             cl.acdc(it, threshold=0.1, checkpoint=path)
         assert "\n" not in str(error.value) and "run.json" in str(error.value), text[:80]
         assert path.read_text() == text
+
+
+def test_a_place_that_cannot_be_written_to_is_known_before_the_search(tmp_path):
+    it, calls = engine("gpt2 of 2 layers"), []
+
+    def metric(logits):
+        calls.append(1)
+        return it.task.metric(logits)
+
+    with pytest.raises(ValueError, match="^checkpoint: .*no_such_folder/run.json can't be written"):
+        cl.acdc(it, threshold=0.1, metric=metric, checkpoint=tmp_path / "no_such_folder/run.json")
+    assert len(calls) == 1  # of the start
 
 
 def test_a_bar_is_shown_only_if_asked_for(monkeypatch):

@@ -34,7 +34,7 @@ from .scores import Cost, metric_name
 ORDERS = ("reverse", "ascending", "forward")
 LOOKAHEAD = 64
 STARTING = 4
-TIE = 1e-6  # differences this close to the threshold, in units of the metric's scale, are decided by runs one at a time
+TIE = 4e-6  # differences this close to the threshold, relative to the largest logit, are decided by runs one at a time
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ def _acdc(engine, threshold, metric, order, lookahead, start, checkpoint, progre
         settings = {"method": "acdc", "threshold": float(threshold), "metric": metric_name(metric), "order": order}
         file = Checkpoint(checkpoint, {**settings, **identity(engine, start)})
         search.resume(file)
+        if not search.recorded:
+            file.save(search.state())  # a place that can't be written to is known before the search, not after
     began -= search.seconds
     if lookahead:
         search.expect(expected)
@@ -188,7 +190,7 @@ class _Search:
     """ACDC's state: the edges that are left, the metric that they give, and the decisions so far."""
 
     def __init__(self, engine: Engine, start: Circuit, threshold: float, metric, order, lookahead: int):
-        self.engine, self.start, self.graph = engine, start, start.graph
+        self.engine, self.graph = engine, start.graph
         self.threshold, self.metric, self.order, self.lookahead = threshold, metric, order, lookahead
         self.measure = engine.measure(metric)
         self.run = engine.cache(start)

@@ -60,7 +60,10 @@ class Checkpoint:
     def save(self, state: dict, now: bool = True) -> None:
         """Replace the file, whole or not at all. Unless ``now``, not more often than every few seconds."""
         if now or time.monotonic() - self.saved >= EVERY_SECONDS:
-            _write(self.path, json.dumps({"format": FORMAT, "version": 1, "run": self.run, "state": state}))
+            try:
+                _write(self.path, json.dumps({"format": FORMAT, "version": 1, "run": self.run, "state": state}))
+            except OSError as error:
+                raise ValueError(f"checkpoint: {self.path} can't be written ({error.strerror})") from None
             self.saved = time.monotonic()
 
 
