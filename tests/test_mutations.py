@@ -62,7 +62,14 @@ MUTATIONS = {
         "heads.py", '[cache["pattern", layer] for', '[cache["pattern", layer].roll(1, 1) for', r"cl\.(head_scores|roles|attention_between)\("
     ),
     "the sign of EAP flipped": Mutation(
-        "discovery/eap.py", "scores *= engine.sign /", "scores *= -engine.sign /", r"cl\.eap(_ig)?\("
+        "discovery/eap.py",
+        "scores *= engine.sign /",
+        "scores *= -engine.sign /",
+        r"cl\.eap(_ig)?\(",
+        {
+            "08_acdc": "EAP only says there which edges ACDC starts from, by the size of their scores",
+            "11_real_models": "the scores of an untrained model are a control there, ranked by size",
+        },
     ),
     "the sign of exact effects flipped": Mutation(
         "discovery/exact.py", "(engine.sign * (whole - less))", "(engine.sign * (less - whole))", r"cl\.exact\("
