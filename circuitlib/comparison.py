@@ -39,7 +39,7 @@ def _model(name: str):
 
 
 def acdc_by_shares(engine: Engine, *, metric=None) -> list[AcdcCircuit]:
-    """ACDC at each of ``SHARES``; so that one list of thresholds serves tasks and metrics of different units."""
+    """ACDC at thresholds that are shares of M(all) − M(∅); so that one list of them serves tasks of different units."""
     whole, nothing = engine.metric([engine.all, engine.none], metric).tolist()
     return acdc_sweep(engine, [share * (whole - nothing) for share in SHARES], metric=metric)
 

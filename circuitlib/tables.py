@@ -25,7 +25,7 @@ RUN = ["task", "method", "metric", "seed"]
 TABLES = {
     "comparison": "what cl.compare returns, and 'correlation': that of the scores with the exact effects by the same metric",
     "seconds": "processor seconds of each run, from one run of one machine",
-    "roc": "the ROC points of each run: 'edges' kept, and 'hits', how many of them are true; of scores only the envelope",
+    "roc": "the ROC points of each run: 'edges' kept, and 'hits', how many of them are true; of scores only the corners",
     "curves": "the faithfulness curve of each run",
     "circuits": "the circuit of each run that has the size of the truth (of ACDC's, the nearest to it), its edges in one line",
     "acdc": "each of ACDC's circuits: threshold (and as a 'share' of M(all) − M(∅)), edges, hits, faithfulness, forward passes",

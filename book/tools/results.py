@@ -22,7 +22,6 @@ import circuitlib as cl
 from circuitlib import comparison, tables
 from circuitlib.discovery.scores import EdgeScores, metric_name
 from circuitlib.evaluation.compare import CLOCK, OBJECTS
-from circuitlib.evaluation.roc import envelope
 
 Run = tuple[str, str, str, int]  # task, method, metric, seed
 
@@ -108,14 +107,8 @@ class Keeper:
         if run not in self.found:
             return []
         roc = cl.roc(self.found[run], self.truth(run))
-        best = envelope(roc) if isinstance(self.found[run], EdgeScores) else list(roc)
-        return sorted(
-            {
-                (size, round(y * roc.n_true))
-                for x, y, size in zip(roc.fpr, roc.tpr, roc.sizes, strict=True)
-                if (x, y) in best
-            }
-        )
+        points = [(size, round(y * roc.n_true)) for size, y in zip(roc.sizes, roc.tpr, strict=True)]
+        return _corners(points) if isinstance(self.found[run], EdgeScores) else points
 
     def circuit(self, run: Run) -> list[tuple[str]]:
         if run not in self.found:
@@ -143,6 +136,12 @@ class Curves:
 
     def __call__(self, run: Run) -> list[tuple[int, float]]:
         return [] if self.of[run] is None else list(zip(self.of[run].sizes, self.of[run].values, strict=True))
+
+
+def _corners(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without the points between two that are just as high: no area needs them."""
+    last = len(points) - 1
+    return [p for i, p in enumerate(points) if i in (0, last) or points[i - 1][1] != p[1] or points[i + 1][1] != p[1]]
 
 
 def _rows(runs: list[Run], of: Callable[[Run], list[tuple]], columns: list[str]) -> pd.DataFrame:
