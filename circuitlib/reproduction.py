@@ -239,14 +239,24 @@ def circuits_of(engine, name: str) -> dict:
 
 
 def measure(engine, circuits: Mapping, name: str) -> dict[tuple[str, str], float]:
-    """(circuit, quantity) → the task's metric, KL to the whole model in nats, edges in ACDC's count."""
+    """(circuit, quantity) → the task's metric, faithfulness, KL to the whole model in nats, edges in ACDC's count.
+
+    There is no faithfulness where the model can't be told from the empty circuit.
+    """
+    from .evaluation.faithfulness import denominator
     from .published import acdc_edge_count
 
     listed = list(circuits.values())
-    metric, kl = engine.metric(listed).tolist(), (-engine.metric(listed, "kl")).clamp(min=0).tolist()
-    numbers = {}
-    for what, circuit, value, distance in zip(circuits, listed, metric, kl, strict=True):
-        numbers |= {(what, METRICS[name]): value, (what, "KL"): distance}
+    values = engine.values([*listed, engine.all, engine.none])
+    kl = (-engine.metric(listed, "kl")).clamp(min=0).tolist()
+    try:
+        faithful = ((values[:-2].mean(-1) - values[-1].mean()) / denominator(values[-2], values[-1])).tolist()
+    except ValueError:
+        faithful = [None] * len(listed)
+    numbers: dict[tuple[str, str], float] = {}
+    for i, (what, circuit) in enumerate(circuits.items()):
+        numbers |= {(what, METRICS[name]): float(values[i].mean()), (what, "KL"): kl[i]}
+        numbers |= {} if faithful[i] is None else {(what, "faithfulness"): faithful[i]}
         numbers[what, "edges"] = circuit.graph.edge_count("acdc") if circuit == engine.all else acdc_edge_count(circuit)
     return numbers
 

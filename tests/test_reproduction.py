@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,17 @@ import circuitlib as cl
 from circuitlib import tasks
 from circuitlib.cli import app
 from circuitlib.models.errors import Missing
-from circuitlib.reproduction import METHODS, MODELS, PUBLISHED, Reproduction, Row, make_task, prompts_from, reproduce
+from circuitlib.reproduction import (
+    METHODS,
+    MODELS,
+    PUBLISHED,
+    Reproduction,
+    Row,
+    make_task,
+    measure,
+    prompts_from,
+    reproduce,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = tuple(MODELS)
@@ -125,6 +136,16 @@ def test_each_published_figure_stands_beside_the_readers_own(done, name):
             if "τ" not in what and not what.startswith("ACDC"):
                 assert row.here is not None
     assert all(row.source for row in done[name].rows if row.published is not None)
+
+
+def test_faithfulness_is_there_where_there_is_something_to_be_faithful_to(done, engines):
+    report, engine = done["docstring"], engines["docstring"]
+    assert here(report, "full model", "faithfulness") == 1 and here(report, "no edge", "faithfulness") == 0
+    expected = cl.faithfulness(engine, cl.published_circuit("docstring"))
+    assert here(report, "published circuit", "faithfulness") == pytest.approx(expected, abs=1e-5)
+    same = cl.Engine(engine.model, replace(engine.task, corrupted=engine.task.clean))  # cutting changes nothing
+    numbers = measure(same, {"published circuit": cl.published_circuit("docstring")}, "docstring")
+    assert {quantity for _, quantity in numbers} == {"logit difference", "KL", "edges"}
 
 
 def test_the_published_figures():
