@@ -148,7 +148,7 @@ def test_what_the_tool_writes_is_what_compare_returns(tool, tmp_path):
         "and": lambda seed: (cl.Engine(model, cl.default_task(model, n=4, seed=seed)), cl.known_circuit("handmade-and"))
     }
     written, sizes = tool.measure(task, comparison.METHODS, (0, 1), (None, "kl"))
-    assert sizes == {"and": {"n_edges": 12, "n_true": 5}}
+    assert sizes == {"and": {"n_edges": 13, "n_true": 5}}
     plain = cl.compare(task, comparison.METHODS, (0, 1), metrics=(None, "kl"))
     shared = [name for name in plain if name in written["comparison"]]
     pd.testing.assert_frame_equal(written["comparison"][shared], plain[shared])
