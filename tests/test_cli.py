@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import circuitlib as cl
 from circuitlib import cli
+from circuitlib.cli import common
 from circuitlib.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,9 +134,9 @@ def test_compare_with_a_truth_of_ones_own(tmp_path):
 
 def test_the_truth_of_a_shipped_model_is_the_circuit_found_by_hand():
     reference = cl.reference_circuit("docstring-4l", "docstring")
-    assert cli._known("docstring-4l", reference.ablation, "noising") == reference
-    assert cli._known("docstring-4l", "zero", "noising") is None is cli._known("gpt2", "corrupted", "noising")
-    assert cli._known("handmade-or", "zero", "noising") == cl.known_circuit("handmade-or", "zero")
+    assert common.known_of("docstring-4l", reference.ablation, "noising") == reference
+    assert common.known_of("docstring-4l", "zero", "noising") is None is common.known_of("gpt2", "corrupted", "noising")
+    assert common.known_of("handmade-or", "zero", "noising") == cl.known_circuit("handmade-or", "zero")
 
 
 # --- what goes wrong
@@ -185,13 +186,13 @@ def test_what_is_missing_outside_is_3(monkeypatch, raised, code, said):
     def load(name, quiet):
         raise raised
 
-    monkeypatch.setattr(cli, "_load", load)
+    monkeypatch.setattr(common, "load", load)
     result = run(*DISCOVER, "--method", "eap", "--top", "3", code=code)
     assert result.stderr.splitlines()[-1].startswith(said) and result.stdout == ""
 
 
 def test_a_bug_is_not_dressed_up(monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda name, quiet: 1 / 0)
+    monkeypatch.setattr(common, "load", lambda name, quiet: 1 / 0)
     result = CliRunner().invoke(cli.app, [*DISCOVER, "--method", "eap", "--top", "3"])
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -213,7 +214,7 @@ def test_what_libraries_print_does_not_mix_with_the_result(monkeypatch):
         print("Moving model to device: cpu")
         return cl.load_model(name)
 
-    monkeypatch.setattr(cli, "_load", load)
+    monkeypatch.setattr(common, "load", load)
     result = run(*DISCOVER, "--method", "eap", "--top", "3")
     assert "Moving model" in result.stderr and len(json.loads(result.stdout)["edges"]) == 3
 

@@ -1,0 +1,28 @@
+"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``reproduce``, ``download``, ``manifest``.
+
+Results go to stdout or to ``--out`` (written whole or not at all), everything else to stderr. Exit codes: 0 done; 1 a check
+found something wrong; 2 unusable input; 3 something outside is missing (network, memory, a place to write); 130 interrupted.
+
+Nothing heavy is imported above the functions: ``circuitlib --help`` and a misspelt name answer at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from . import compare, discover, download, models, reproduce
+
+app = typer.Typer(
+    help="Find circuits in transformers.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+
+# In the order in which --help lists them. A command is a function with ``@common.answers`` in a module of its own.
+for command in (
+    models.models,
+    discover.discover,
+    compare.compare,
+    reproduce.reproduce,
+    download.download,
+    download.manifest,
+):
+    app.command()(command)

@@ -1,0 +1,5 @@
+"""``python -m circuitlib.cli``."""
+
+from . import app
+
+app()

@@ -1,0 +1,48 @@
+"""``circuitlib reproduce``: a published circuit on its real model."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import Method, Prompts, Quiet, answers, check_place, emit, results_apart, say
+
+
+class Published(StrEnum):
+    docstring = "docstring"
+    ioi = "ioi"
+    greater_than = "greater-than"
+
+
+@answers
+def reproduce(
+    circuit: Annotated[Published, typer.Argument(help="The published circuit.")],
+    n: Prompts = 50,
+    seed: Annotated[int, typer.Option(help="Which prompts.")] = 0,
+    method: Annotated[
+        list[Method] | None,
+        typer.Option(help="eap, eap-ig or acdc; may be given several times. acdc is slow on gpt2."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="A file of prompts in the JSON format of auto-circuit, instead of the book's own."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report here; by default reproduce-CIRCUIT.html.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a published circuit on its real model, beside the published figures, and write a report.
+
+    Example: circuitlib reproduce docstring
+    """
+    from ..reproduction import reproduce as run
+
+    out = Path(f"reproduce-{circuit}.html") if out is None else out
+    check_place(out)
+    with results_apart():
+        report = run(str(circuit), n=n, seed=seed, methods=method and [str(one) for one in method], prompts=prompts, progress=not quiet)  # fmt: skip
+        report.write(out)
+    emit(report.to_markdown(), None)
+    say(f"written: {out}", quiet)
