@@ -203,9 +203,9 @@ def test_a_typical_wrong_answer_gets_a_useful_line(number, answer, message):
     result = check(number, answer)
     assert not result
     assert message in result.message
-    assert result.hint == CHECKS[number].hint
+    assert result.hint == ("" if message == "returned None" else CHECKS[number].hint)
     assert "\n" not in repr(result)
-    assert f"Hint: {result.hint}" in repr(result)
+    assert ("Hint: " in repr(result)) == bool(result.hint) and result.hint in repr(result)
 
 
 def test_the_answer_can_be_checked_again_after_it_changed_its_inputs():

@@ -234,6 +234,7 @@ def test_stubs_fail_their_check_and_solutions_pass_it(chapter):
             exec("\n".join([*imports, code]), names)
             result = cl.check(number, names[stub.name])
             assert bool(result) == right, f"{title}: {'the solution' if right else 'the stub'}: {result}"
+            assert result.hint == "", f"{title}: a hint that nobody asked for"
 
 
 def test_later_cells_do_not_use_the_learners_function(chapter):

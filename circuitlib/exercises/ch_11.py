@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .checking import exercise
-from .compare import NotYet, call, compare, say
+from .compare import NotYet, Unanswered, call, compare, say
 
 
 @exercise("11.1", hint="an input counts once, however many edges reach it; MLPs and logits have no such extra edge.")
@@ -85,13 +85,13 @@ def _published(name: str) -> list[str]:
 
 def _refuse_none(answer: Callable, rows, where: str) -> None:
     if call(answer, (rows,), where) is None:
-        raise NotYet("your function returned None; is its body still the stub, or the return missing?")
+        raise Unanswered
 
 
 def _compare_edges(answer: Callable, classes, rules, where: str) -> None:
     given = call(lambda: answer({name: list(heads) for name, heads in classes.items()}, list(rules)), (), where)
     if given is None:
-        raise NotYet("your function returned None; is its body still the stub, or the return missing?")
+        raise Unanswered
     if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(edge, str) for edge in given):
         raise NotYet(f"{where}, expected texts like 'a0.1→a1.0.k', got {say(given)}.")
     found, wanted = set(given), set(_edges(classes, rules))

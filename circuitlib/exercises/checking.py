@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .compare import NotYet, error_text, say
+from .compare import NotYet, Unanswered, error_text, say
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Result:
     Args:
         passed: whether the answer is right.
         message: what was compared, or the first thing that is wrong.
-        hint: where to look next; empty after a pass.
+        hint: where to look next; empty after a pass, and for a stub, which shows no mistake to help with.
     """
 
     exercise: str
@@ -72,7 +72,7 @@ def check(exercise: str, answer: Callable) -> Result:
         try:
             return Result(exercise, True, found.run(answer))
         except NotYet as problem:
-            return Result(exercise, False, str(problem), found.hint)
+            return Result(exercise, False, str(problem), "" if isinstance(problem, Unanswered) else found.hint)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # such as a result whose comparison raises, or a SystemExit

@@ -13,12 +13,19 @@ class NotYet(Exception):
     """Raised by a check at the first thing that is wrong; its text tells the learner what."""
 
 
+class Unanswered(NotYet):
+    """The answer returned None. There is nothing to correct yet, so the learner gets no hint unasked."""
+
+    def __init__(self) -> None:
+        super().__init__("your function returned None; is its body still the stub, or the return missing?")
+
+
 def compare(answer: Callable, inputs: tuple, expected: Callable, where: str) -> None:
     """Call an answer; ``NotYet`` at the first difference from ``expected``, which is called with the same inputs first."""
     want = _numbers(expected(*inputs))
     got = call(answer, inputs, where)
     if got is None:
-        raise NotYet("your function returned None; is its body still the stub, or the return missing?")
+        raise Unanswered
     values = _numbers(got)
     if values is None:
         raise NotYet(f"{where}, expected {_expected_kind(want)}, got {say(got)}.")
