@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import circuitlib as cl
+from circuitlib.evaluation import Curve
 
 PAGE = (Path(__file__).resolve().parents[1] / "book" / "notation.md").read_text("utf8")
 EDGES = ("a0.0→m0", "a0.1→m0", "a0.0→logits", "a0.1→logits", "m0→logits")
@@ -138,6 +139,7 @@ def sentences() -> list[str]:
     assert all(cost >= 0.75 for cost in rest) and exact("a0.1→logits") < 0.75
     empty = float(engine.metric(engine.none))
     return [
+        *sentences_on_rankings(engine),
         "0 + 1 = 1 and writes 0",
         f"0 + ½ · 3 = {number(cut)}",
         f"{number(full)} − {number(cut)} = {number(exact('a0.0→m0'))}",
@@ -160,6 +162,48 @@ def sentences() -> list[str]:
         f"{number(float(cl.faithfulness(engine, kept)))}",
         r"$\tau = 0.75$",
         "open from 1 on",
+    ]
+
+
+def sentences_on_rankings(engine: cl.Engine) -> list[str]:
+    """KL by its formula; the curve and the areas by hand and by ``cl``, over the five edges of the table."""
+    cut = engine.all - ["a0.0→m0"]
+    logits = engine.model(engine.task.clean)[0, -1].double()
+    p, q = logits.softmax(-1), engine.run(cut)[0, 0].double().softmax(-1)
+    kl = float(-(p * (p / q).log()).sum())
+    assert kl == pytest.approx(float(engine.metric(cut, "kl")), abs=1e-5)
+    answer, wrong = int(engine.task.answers[0]), int(engine.task.distractors[0, 0])
+    others = [float(x) for i, x in enumerate(logits) if i not in (answer, wrong)]
+    assert len(others) == 3 and {round(x, 5) for x in others} == {-1.0}
+
+    ranked = sorted(EDGES, key=lambda edge: (-round(exact(edge), 4), EDGES.index(edge)))
+    by_size = {k: measured(set(EDGES) - set(ranked[:k])) / measured() for k in (0, 2, 4, 5)}
+    curve = Curve((2, 4), (by_size[2], by_size[4]), 5)
+    steps = [(0, 2), (2, 4), (4, 5)]
+    cpr = sum((b - a) / 5 * (by_size[a] + by_size[b]) / 2 for a, b in steps)
+    cmd = sum((b - a) / 5 * (abs(1 - by_size[a]) + abs(1 - by_size[b])) / 2 for a, b in steps)
+    assert cl.cpr(curve) == pytest.approx(cpr) and cl.cmd(curve) == pytest.approx(cmd)
+
+    true = {"a0.0→m0", "a0.1→m0", "m0→logits"}
+    points = [(len({*ranked[:k]} - true) / 2, len({*ranked[:k]} & true) / 3) for k in (2, 4, 5)]
+    assert points == [(0, 2 / 3), (1 / 2, 1), (1, 1)]
+    assert set(ranked[:2]) == {"a0.0→m0", "m0→logits"}
+    assert [round(exact(edge), 4) for edge in ranked] == [2, 2, 1, 1, 0.5]
+    steps, lines = 2 / 3 * 1 / 2 + 1 / 2, (2 / 3 + 1) / 2 * 1 / 2 + 1 / 2
+    assert cl.auc(points) == pytest.approx(steps) and cl.auc(points, "trapezoid") == pytest.approx(lines)
+    return [
+        f"answer's logit is {number(float(logits[answer]))}, that of the wrong answer {number(float(logits[wrong]))}, "
+        "and those of three other tokens are −1",
+        f"$p$ of the answer is {float(p[answer]):.2f}",
+        f"falls to {number(float(engine.run(cut)[0, 0, answer]))}, $q$ of it to {float(q[answer]):.2f}, "
+        f"and the metric to −{-kl:.2f}",
+        f"the metric is {number(measured(set(EDGES) - set(ranked[:2])))} and $f$ = {by_size[2]:.2f}",
+        f"With four edges $f$ = {by_size[4]:.2f}, with five {number(by_size[5])}, with none {number(by_size[0])}",
+        f"CPR is {cpr:.2f}, and CMD is {cmd:.2f}",
+        "two edges with effect 2, both true: the point is (0, 2/3)",
+        "Two edges with effect 1 come in together, one of them true: (1/2, 1)",
+        "The last edge is false: (1, 1)",
+        f"The AUC is {steps:.2f} by steps (*pessimistic*) and {lines:.2f} by lines",
     ]
 
 
