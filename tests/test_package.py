@@ -37,6 +37,7 @@ ORDER = (
     "reproduction",
     "widgets",
     "exercises",
+    "doctor",
     "cli",
 )
 

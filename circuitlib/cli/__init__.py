@@ -1,4 +1,5 @@
-"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``reproduce``, ``download``, ``manifest``.
+"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``reproduce``, ``download``, ``manifest``,
+``doctor``.
 
 Results go to stdout or to ``--out`` (written whole or not at all), everything else to stderr. Exit codes: 0 done; 1 a check
 found something wrong; 2 unusable input; 3 something outside is missing (network, memory, a place to write); 130 interrupted.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import typer
 
-from . import compare, discover, download, models, reproduce
+from . import compare, discover, doctor, download, models, reproduce
 
 app = typer.Typer(
     help="Find circuits in transformers.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -24,5 +25,6 @@ for command in (
     reproduce.reproduce,
     download.download,
     download.manifest,
+    doctor.doctor,
 ):
     app.command()(command)
