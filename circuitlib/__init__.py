@@ -85,6 +85,7 @@ _PUBLIC = {
     "plot_compare": "plotting",
     "set_attention_mode": "plotting",
     "check": "exercises",
+    "require_fresh_kernel": "doctor",
 }
 
 __all__ = [*_PUBLIC, "__version__"]
