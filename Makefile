@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SITE := _build/html/.ready
+NEW := _build/.new
 LOG := $(VENV)/build.log
 JOBS ?= 2
 IN_PARALLEL := -n $(JOBS) --dist loadfile
@@ -26,7 +27,7 @@ export TQDM_DISABLE := 1
 export WANDB_MODE := disabled
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.* book/tools/vendor*.py book/tools/chapter_map.py notebooks/*.ipynb)
+SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.* book/tools/vendor*.py book/tools/package-lock.json book/tools/chapter_map.py notebooks/*.ipynb)
 
 help:  ## list the commands
 	@echo "make book     install what is missing, build the book, print the file to open"
@@ -77,8 +78,8 @@ serve: book
 	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
 
 clean:
-	@rm -rf _build $(VENV) book/_static/vendor
-	@echo "==> Removed _build, $(VENV) and book/_static/vendor"
+	@rm -rf _build $(VENV) book/_static/vendor book/tools/node_modules
+	@echo "==> Removed _build, $(VENV) and the scripts that the pages use"
 
 check-notebooks:
 	@ls notebooks/*.ipynb > /dev/null 2>&1 || { echo "error: notebooks/ holds no chapter; this is not a whole copy of the book" >&2; exit 1; }
@@ -95,11 +96,14 @@ $(READY): requirements.txt pyproject.toml
 	@echo "==> Installing the exact versions of requirements.txt (a few minutes the first time: PyTorch is large)"
 	@$(BIN)/python -m pip install --quiet -r requirements.txt || { echo "error: the installation failed; see the lines above" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || { echo "error: circuitlib could not be installed; see the lines above" >&2; exit 1; }
-	@$(BIN)/python book/tools/vendor.py
 	@touch $@
 
+# Built beside the last good site, which stays until the new one is whole.
 $(SITE): $(READY) $(SOURCES)
 	@echo "==> Building the book"
-	@rm -rf _build
-	@$(BIN)/jupyter-book build . -W -n --keep-going > $(LOG) 2>&1 || { grep -E "WARNING|ERROR|rror:" $(LOG) >&2 || tail -n 30 $(LOG) >&2; echo "error: the book was not built, because of the lines above ($(LOG) has all)" >&2; exit 1; }
-	@touch $@
+	@$(BIN)/python book/tools/vendor.py
+	@rm -rf $(NEW)
+	@$(BIN)/jupyter-book build . --path-output $(NEW) -W -n --keep-going > $(LOG) 2>&1 || { grep -E "WARNING|ERROR|rror:" $(LOG) >&2 || tail -n 30 $(LOG) >&2; echo "error: the book was not built, because of the lines above ($(LOG) has all)" >&2; exit 1; }
+	@touch $(NEW)/_build/html/.ready
+	@if [ -e _build/html ]; then mv _build/html $(NEW)/old; fi; mv $(NEW)/_build/html _build/html
+	@rm -rf $(NEW)

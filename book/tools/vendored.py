@@ -3,7 +3,7 @@
 - CircuitsVis, which draws the attention views, is copied out of its installed wheel. ``circuitlib.js`` loads it on
   the pages that have such a view.
 - MathJax, require.js and the widget manager are used from ``book/_static/vendor`` if ``vendor.py`` has put them
-  there; else the pages take them from their usual CDNs.
+  there, all of them; else the pages take them from their usual CDNs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-VENDOR = Path(__file__).resolve().parents[1] / "_static" / "vendor"
+TOOLS = Path(__file__).resolve().parent
+VENDOR = TOOLS.parent / "_static" / "vendor"
 
 
 def circuitsvis_bundle() -> str:
@@ -32,12 +33,12 @@ def copy_circuitsvis(folder: Path = VENDOR) -> Path:
 
 def prefer_local_copies(app, config) -> None:
     copy_circuitsvis()
-    if (VENDOR / "mathjax" / "tex-mml-chtml.js").exists():
+    if (VENDOR / ".complete").exists():
         config.mathjax_path = "vendor/mathjax/tex-mml-chtml.js"
-    widgets = {"vendor/requirejs/require.js": {}, "vendor/html-manager/embed-amd.js": {}}
-    if all((VENDOR.parent / name).exists() for name in widgets):
-        widgets["vendor/html-manager/embed-amd.js"] = {"data-jupyter-widgets-cdn-only": "false"}
-        config.nb_ipywidgets_js = widgets
+        config.nb_ipywidgets_js = {
+            "vendor/requirejs/require.js": {},
+            "vendor/html-manager/embed-amd.js": {"data-jupyter-widgets-cdn-only": "false"},
+        }
 
 
 def setup(app) -> dict:
