@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test test-slow results execute lint format serve clean check-notebooks install site
+.PHONY: help book test test-slow results execute lint format serve clean stamp test-colab linkcheck check-notebooks install site
 
 # One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
 export OMP_NUM_THREADS ?= 1
@@ -39,6 +39,9 @@ help:  ## list the commands
 	@echo "make format   let ruff format the code and the notebooks"
 	@echo "make serve    build the book and serve it at http://localhost:8000"
 	@echo "make clean    remove the built book and $(VENV)"
+	@echo "make stamp REPO=owner/name REF=v0.1.0  write the address of the published book everywhere; REPO= REF= takes it out"
+	@echo "make test-colab  install the newest allowed versions as Colab would, and run chapter 1 (needs a network)"
+	@echo "make linkcheck   ask every address that the book links to (needs a network)"
 
 book: check-notebooks site
 	@echo "==> Open this file: file://$(CURDIR)/$(INDEX)"
@@ -55,6 +58,14 @@ test-slow: check-notebooks site
 	@echo "==> Running the slow tests"
 	@$(BIN)/python -m pytest -m slow tests
 	@echo "==> All slow tests passed"
+
+test-colab: check-notebooks install
+	@echo "==> Installing as Colab would, and running chapter 1"
+	@$(BIN)/python -m pytest -m slow -rs tests/test_colab.py
+
+linkcheck: check-notebooks install
+	@echo "==> Asking every address that the book links to"
+	@$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/linkcheck > $(LOG) 2>&1 || { grep -E "\[broken\]|broken    |rror:" $(LOG) >&2 || tail -n 30 $(LOG) >&2; exit 1; }
 
 results: install
 	@echo "==> Measuring three tasks with seven methods, and writing circuitlib/results"
@@ -76,6 +87,10 @@ format: install
 serve: book
 	@echo "==> Serving the book at http://localhost:8000 (stop with Ctrl-C)"
 	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
+
+# Before anything is installed, so with plain Python. The variables reach it through the environment, whatever they hold.
+stamp:
+	@$(PYTHON) book/tools/stamp.py $${REPO+--repo="$$REPO"} $${REF+--ref="$$REF"}
 
 clean:
 	@rm -rf _build $(VENV) book/_static/vendor book/tools/node_modules
