@@ -24,6 +24,8 @@ _PUBLIC = {
     "induction": "tasks",
     "template_task": "tasks.own",
     "examine": "tasks.own",
+    "load_task": "tasks.jsonl",
+    "save_task": "tasks.jsonl",
     "ioi": "tasks",
     "greater_than": "tasks",
     "Graph": "graph",

@@ -195,7 +195,7 @@ class _Search:
         self.measure = engine.measure(metric)
         self.run = engine.cache(start)
         logits = torch.cat(list(engine.logits_from(self.run, "logits", self.run.keep[-1:])))
-        self.current = float(self.measure(logits).double().mean())
+        self.current = float(self.measure(logits).cpu().double().mean())
         self.tie = TIE * max(1.0, float(logits.abs().max()))  # a metric is made of logits, and rounds as they do
         self.trace: list[Decision] = []
         self.recorded: deque[Decision] = deque()  # of a checkpoint, still to be gone through
@@ -293,7 +293,7 @@ class _Search:
         """The metric of each state."""
         self.forwards, self.batches = self.forwards + len(states), self.batches + 1
         parts = [self.measure(logits) for logits in self.engine.logits_from(self.run, receiver, states)]
-        return torch.cat(parts).double().mean(-1).tolist()
+        return torch.cat(parts).cpu().double().mean(-1).tolist()
 
     def _learn(self, edges: list[Edge], guesses: list[bool], values: list[float]) -> None:
         """What an edge was worth in a state that a wrong guess led to is a better guess than the gradient's."""

@@ -66,7 +66,7 @@ def exact(
         )
         effects, seconds = _resume(file, graph)
     began -= seconds
-    whole = float(engine.values(everything, metric).double().mean())
+    whole = float(engine.values(everything, metric).cpu().double().mean())  # double: not on every device
     with bar(progress, graph.n_edges, "exact", "edges") as shown:
         shown.update(sum(map(len, effects.values())))
         try:
@@ -98,7 +98,7 @@ def _by_receiver(
     run = engine.cache(everything)
     for receiver, edges in groupby(graph.edges, key=lambda edge: edge.receiver):
         if receiver not in skip:
-            less = engine.values_without(everything, list(edges), metric, run=run).double().mean(-1)
+            less = engine.values_without(everything, list(edges), metric, run=run).cpu().double().mean(-1)
             yield receiver, (engine.sign * (whole - less)).tolist()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from .base import Task
+from .tokens import device_of
 
 
 def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
@@ -25,9 +26,9 @@ def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
             f"period: expected 2 to {min(len(ordinary) // 2, model.cfg.n_ctx // 2)} for this model, got {period}"
         )
     rng = np.random.default_rng(seed)
-    draws = np.stack([rng.choice(ordinary, 2 * period, replace=False) for _ in range(n)])
-    sequence, other = torch.from_numpy(draws[:, :period]), torch.from_numpy(draws[:, period:])
-    bos = torch.full((n, 1), model.tokenizer.bos_token_id)
+    draws = torch.from_numpy(np.stack([rng.choice(ordinary, 2 * period, replace=False) for _ in range(n)]))
+    sequence, other = draws.to(device_of(model)).split(period, 1)
+    bos = torch.full_like(sequence[:, :1], model.tokenizer.bos_token_id)
     clean = torch.cat([bos, sequence, sequence[:, :-1]], 1)
     corrupted = torch.cat([bos, other, sequence[:, :-1]], 1)
     last = clean.shape[1] - 1

@@ -11,7 +11,7 @@ import torch
 
 from ..models.words import NAMES
 from .base import Task
-from .tokens import encode, known_words, one_token, same_length
+from .tokens import ends_at, known_words, one_token, same_length
 
 
 def template_task(
@@ -74,7 +74,7 @@ def template_task(
         answers=one_token(model, [fields["answer"].fill(row)[0] for row in drawn]),
         distractors=one_token(model, [[fields[f"wrong {i}"].fill(row)[0] for i in range(len(wrong))] for row in drawn])
         if len(wrong)
-        else torch.zeros(n, 0, dtype=torch.long),
+        else tokens["clean"][:, :0],
         positions=positions | {"end": last},
         read_positions=(last,),
         metric_name=metric_name,
@@ -97,11 +97,11 @@ def examine(model, task: Task):
     n = len(task)
     with torch.no_grad():
         runs = {role: model(tokens) for role, tokens in (("clean", task.clean), ("corrupted", task.corrupted))}
-    value = {role: task.metric(logits).double() for role, logits in runs.items()}
+    value = {role: task.metric(logits).cpu().double() for role, logits in runs.items()}
     success = {role: float(task.success(logits).mean()) for role, logits in runs.items()}
     gaps = value["clean"] - value["corrupted"]
     gap, error = float(gaps.mean()), float(gaps.std()) / n**0.5 if n > 1 else float("inf")
-    differs = (task.clean != task.corrupted).double().mean(0)
+    differs = (task.clean != task.corrupted).cpu().double().mean(0)
     where = [
         (task.labels[i] if task.labels else str(i), float(differs[i])) for i in differs.nonzero().flatten().tolist()
     ]
@@ -177,7 +177,8 @@ def _known(model, words: Sequence[str], templates: dict[str, _Template], at_leas
 
 def _positions(model, template: _Template, drawn: list[dict[str, str]]) -> dict[str, int]:
     """Name → token position of each blank, the same in all prompts."""
-    found = [_blank_tokens(model, *template.fill(row)) for row in drawn]
+    filled = [template.fill(row) for row in drawn]
+    found = [ends_at(model, text, [stop for _, _, stop in spans]) for text, spans in filled]
     odd = next((i for i, row in enumerate(found) if row != found[0]), None)
     if odd is not None:
         raise ValueError(f"clean: the blanks of prompt {odd} stand at other tokens than those of prompt 0")
@@ -186,12 +187,3 @@ def _positions(model, template: _Template, drawn: list[dict[str, str]]) -> dict[
         times = 1 + sum(name == blank or name.startswith(f"{blank}_") for name in names)
         names[blank if times == 1 else f"{blank}_{times}"] = position
     return names
-
-
-def _blank_tokens(model, text: str, spans: list[tuple[str, int, int]]) -> list[int]:
-    """The position of the token that each blank's word is, counted with BOS."""
-    pieces = encode(model, text)
-    # Decoding ever longer beginnings tells where each token ends, with any tokenizer.
-    beginnings = (pieces[: i + 1] for i in range(len(pieces)))
-    ends = [len(model.tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in beginnings]
-    return [1 + next(i for i, end in enumerate(ends) if end >= stop) for _, _, stop in spans]

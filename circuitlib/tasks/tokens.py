@@ -17,6 +17,11 @@ def encode(model, text: str) -> list[int]:
     return model.tokenizer.encode(text, add_special_tokens=False)
 
 
+def device_of(model) -> str:
+    """Where a task's tensors belong: beside the model's weights. "cpu" for what is no model but has a tokenizer."""
+    return getattr(getattr(model, "cfg", None), "device", None) or "cpu"
+
+
 def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tuple[str, ...]:
     """The words that are one token after ``prefix``.
 
@@ -39,12 +44,16 @@ def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tupl
 
 def one_token(model, words) -> Int[Tensor, "..."]:
     """Token ids of words that must be single tokens, in the nesting of ``words``."""
-    if isinstance(words, str):
-        ids = encode(model, words)
-        if len(ids) != 1:
-            raise ValueError(f"words: {words!r} is {len(ids)} tokens of this model, expected a single one")
-        return torch.tensor(ids[0])
-    return torch.stack([one_token(model, word) for word in words])
+    return torch.tensor(_ids(model, words), device=device_of(model))
+
+
+def _ids(model, words) -> int | list:
+    if not isinstance(words, str):
+        return [_ids(model, word) for word in words]
+    ids = encode(model, words)
+    if len(ids) != 1:
+        raise ValueError(f"words: {words!r} is {len(ids)} tokens of this model, expected a single one")
+    return ids[0]
 
 
 def same_length(model, prompts: Sequence[str]) -> Int[Tensor, "n pos"]:
@@ -56,7 +65,16 @@ def same_length(model, prompts: Sequence[str]) -> Int[Tensor, "n pos"]:
         raise ValueError(
             f"prompts: expected the same number of tokens in each, got {len(rows[0])} in the first and {len(rows[odd])} in number {odd}"
         )
-    return torch.tensor(rows)
+    return torch.tensor(rows, device=device_of(model))
+
+
+def ends_at(model, text: str, stops: Sequence[int]) -> list[int]:
+    """For each number of characters, the position of the token in which the text before it ends, counted with BOS."""
+    pieces = encode(model, text)
+    # Decoding ever longer beginnings tells where each token ends, with any tokenizer.
+    beginnings = (pieces[: i + 1] for i in range(len(pieces)))
+    ends = [len(model.tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in beginnings]
+    return [1 + next((i for i, end in enumerate(ends) if end >= stop), len(pieces) - 1) for stop in stops]
 
 
 def _is_shipped(model) -> bool:
