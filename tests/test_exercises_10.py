@@ -9,7 +9,7 @@ from printed import exercises
 
 from circuitlib.exercises import check
 
-ratio_of_means, which_matter, honest_best = (exercises()[f"10.{i}"][1] for i in range(1, 4))
+stands_in, which_matter, honest_best = (exercises()[f"10.{i}"][1] for i in range(1, 4))
 
 
 def from_all(metric, k):
@@ -22,12 +22,25 @@ def from_none(metric, k):
     return [abs(nothing - metric([int(j == i) for j in range(k)])) > 0.001 for i in range(k)]
 
 
+def means_over(*axes):
+    def answer(written, ablation):
+        return (
+            written.mean(axes, keepdim=True).expand_as(written) if ablation == "mean" else stands_in(written, ablation)
+        )
+
+    return answer
+
+
+def one_for_all_prompts(written, ablation):
+    return written.mean(0) if ablation == "mean" else stands_in(written, ablation)
+
+
 WRONG = [
-    ("10.1", lambda c, f, e: ((c - e) / (f - e)).mean(), r"circuit \[3, 1\], full \[4, 2\].*expected 0.6, got 0.375"),
-    ("10.1", lambda c, f, e: ratio_of_means(f, c, e), "expected 0.6, got 1.667"),
-    ("10.1", lambda c, f, e: c.mean() / f.mean(), "expected 0.6, got 0.6667"),
-    ("10.1", lambda c, f, e: 1 - ratio_of_means(c, f, e), "expected 0.6, got 0.4"),
-    ("10.1", lambda c, f, e: (c - e) / (f - e), r"expected a number, got shape \[2\]"),
+    ("10.1", means_over(0, 1), "for 2 prompts of 2 positions, .* under mean, expected 2 at .*, got 4.5"),
+    ("10.1", means_over(1), "under mean, expected 2 at .*, got 3"),
+    ("10.1", lambda written, ablation: written * 0, "under corrupted, expected 1 at .*, got 0"),
+    ("10.1", lambda written, ablation: written - stands_in(written, ablation), "under corrupted, expected 1 at .*, got 0"),
+    ("10.1", one_for_all_prompts, r"under mean, expected shape \[2, 2, 1\], got shape \[2, 1\]"),
     ("10.2", from_all, "for an OR of two inputs, expected 1 at .*, got 0"),
     ("10.2", from_none, "for an AND of two inputs, expected 1 at .*, got 0"),
     ("10.2", lambda metric, k: [True] * k, "for three inputs, the first OR the third, expected 0 at .*1.*, got 1"),

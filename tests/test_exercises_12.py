@@ -8,7 +8,7 @@ from printed import exercises
 
 from circuitlib.exercises import check
 
-differing, overlap, smallest_size, faithfulness = (exercises()[f"12.{i}"][1] for i in range(1, 5))
+differing, overlap, smallest_size, p_value = (exercises()[f"12.{i}"][1] for i in range(1, 5))
 
 
 def first_crossing(sizes, values, bar):
@@ -63,19 +63,19 @@ WRONG = [
         lambda sizes, values, bar: max(s for s, v in zip(sizes, values, strict=True) if v < bar),
         "expected 30, got 20",
     ),
+    ("12.4", lambda found, random: float((random >= found).float().mean()), "expected 0.2, got 0"),
     (
         "12.4",
-        lambda c, full, empty: ((c - empty) / (full - empty)).mean(),
-        "with different gaps, expected 0.4545, got 0.25",
+        lambda found, random: (sum(random > found) + 1) / (len(random) + 1),
+        "0.5, 0.25 and 0, expected 0.75, got 0.5",
     ),
-    ("12.4", lambda c, full, empty: c.mean() / full.mean(), "expected 0.5, got 0.75"),
-    ("12.4", lambda c, full, empty: faithfulness(c, empty, full) + 0.1, "expected 0.5, got 0.6"),
+    ("12.4", lambda found, random: 1 - p_value(found, random), "expected 0.2, got 0.8"),
+    ("12.4", lambda found, random: (sum(random >= found) + 1) / len(random), "expected 0.2, got 0.25"),
     (
         "12.4",
-        lambda c, full, empty: (full.mean() - c.mean()) / (full.mean() - empty.mean()),
-        "expected 0.4545, got 0.5455",
+        lambda found, random: p_value(abs(found), random.abs()),
+        "for -0.1 against 0.5 and -0.5, expected 0.6667, got 1",
     ),
-    ("12.4", lambda c, full, empty: (c - empty) / (full - empty), "expected a number, got shape [1]"),
 ]
 
 
@@ -91,4 +91,4 @@ def test_other_ways_to_write_a_right_answer_pass():
     assert check("12.1", lambda a, b: (a - b).abs().sum(0).nonzero()[:, 0])
     assert check("12.2", lambda a, b: (a[None] == b[:, None]).all(-1).any(-1).float().mean())
     assert check("12.3", lambda sizes, values, bar: next(s for i, s in enumerate(sizes) if min(values[i:]) >= bar))
-    assert check("12.4", lambda c, full, empty: float((c - empty).sum() / (full - empty).sum()))
+    assert check("12.4", lambda found, random: torch.cat([torch.tensor([found]), random]).ge(found).float().mean())

@@ -9,23 +9,35 @@ from .checking import exercise
 from .compare import compare
 
 
-@exercise("10.1", hint="average before you divide; and 0 must stand for the empty circuit, 1 for the full model.")
-def _ratio_of_means(answer: Callable) -> str:
-    """``ratio_of_means(circuit [n], full [n], empty [n]) -> float``."""
+@exercise("10.1", hint="each position has a mean of its own, over the prompts; every prompt is then given the same.")
+def _stands_in(answer: Callable) -> str:
+    """``stands_in(written [n, pos, d_model], ablation) -> [n, pos, d_model]``."""
     import torch
 
-    def expected(circuit, full, empty):
-        sums = [sum(values.tolist()) for values in (circuit, full, empty)]
-        return (sums[0] - sums[2]) / (sums[1] - sums[2])
+    def expected(written, ablation):
+        rows = written.tolist()
+        over = [
+            [sum(row[p][d] for row in rows) / len(rows) for d in range(len(rows[0][0]))] for p in range(len(rows[0]))
+        ]
+        zero = [[0.0] * len(rows[0][0])] * len(rows[0])
+        return torch.tensor({"corrupted": rows, "zero": [zero] * len(rows), "mean": [over] * len(rows)}[ablation])
 
-    small = (torch.tensor([3.0, 1.0]), torch.tensor([4.0, 2.0]), torch.tensor([0.0, 1.0]))
-    compare(answer, small, expected, "for circuit [3, 1], full [4, 2] and empty [0, 1]")
+    small = torch.tensor([[[1.0], [5.0]], [[3.0], [9.0]]])
     generator = torch.Generator().manual_seed(101)
-    for n in (5, 12):
-        full = 4 + torch.randn(n, generator=generator)
-        case = (full - torch.rand(n, generator=generator), full, torch.randn(n, generator=generator) - 1)
-        compare(answer, case, expected, f"for {n} random prompts")
-    return "means first, then the ratio."
+    drawn = torch.randn(3, 4, 2, generator=generator)
+    for ablation in ("corrupted", "zero", "mean"):
+
+        def with_this(written, ablation=ablation):
+            return answer(written, ablation)
+
+        def right(written, ablation=ablation):
+            return expected(written, ablation)
+
+        compare(
+            with_this, (small,), right, f"for 2 prompts of 2 positions, which write 1, 5 and 3, 9, under {ablation}"
+        )
+        compare(with_this, (drawn,), right, f"for random values [3, 4, 2], under {ablation}")
+    return "under all three ablations."
 
 
 @exercise("10.2", hint="try every state of the other inputs, not only the one where all are kept.")

@@ -82,22 +82,18 @@ def _smallest_size(answer: Callable) -> str:
     return "the smallest size from which on every circuit reaches the bar."
 
 
-@exercise("12.4", hint="take means over the prompts first, and one ratio of them after.")
-def _faithfulness(answer: Callable) -> str:
-    """``faithfulness(circuit [n], full [n], empty [n]) -> number``."""
+@exercise("12.4", hint="count the random ones that do at least as well, then count your own circuit as one of all.")
+def _p_value(answer: Callable) -> str:
+    """``p_value(found, random [n]) -> number`` (Phipson & Smyth 2010, who say why it is never zero)."""
     import torch
 
-    def expected(circuit, full, empty):
-        c, f, e = (sum(values.tolist()) / len(values) for values in (circuit, full, empty))
-        return (c - e) / (f - e)
+    def expected(found, random):
+        return sum(value >= found for value in [found, *random.tolist()]) / (len(random) + 1)
 
-    def case(*values):
-        return tuple(torch.tensor(value) for value in values)
-
-    compare(answer, case([3.0], [4.0], [2.0]), expected, "for circuit [3], full [4] and empty [2]")
-    compare(answer, case([1.0, 5.0], [2.0, 10.0], [1.0, 0.0]), expected, "for two prompts with different gaps")
+    compare(answer, (0.9, torch.tensor([0.1, 0.0, -0.2, 0.3])), expected, "for 0.9 against 0.1, 0, -0.2 and 0.3")
+    compare(answer, (0.25, torch.tensor([0.5, 0.25, 0.0])), expected, "for 0.25 against 0.5, 0.25 and 0")
+    compare(answer, (-0.1, torch.tensor([0.5, -0.5])), expected, "for -0.1 against 0.5 and -0.5")
     generator = torch.Generator().manual_seed(124)
-    for n in (5, 20):
-        circuit, full, empty = (torch.randn(n, generator=generator) + shift for shift in (1.0, 4.0, -3.0))
-        compare(answer, (circuit, full, empty), expected, f"for {n} random prompts")
-    return "a ratio of means."
+    for n in (9, 40):
+        compare(answer, (0.5, torch.rand(n, generator=generator)), expected, f"for 0.5 against {n} random numbers")
+    return "your own circuit counted among them."
