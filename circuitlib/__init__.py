@@ -75,6 +75,9 @@ _PUBLIC = {
     "compare": "evaluation",
     "random_scores": "evaluation",
     "results": "tables",
+    "read_grid": "sweep",
+    "run_cell": "sweep",
+    "run_sweep": "sweep",
     "plot_heads": "plotting",
     "plot_residual": "plotting",
     "plot_attention": "plotting",
@@ -86,6 +89,7 @@ _PUBLIC = {
     "plot_faithfulness": "plotting",
     "plot_compare": "plotting",
     "set_attention_mode": "plotting",
+    "explore": "explorer",
     "check": "exercises",
     "require_fresh_kernel": "doctor",
 }

@@ -33,6 +33,7 @@ ORDER = (
     "evaluation",
     "comparison",
     "tables",
+    "sweep",
     "plotting",
     "reproduction",
     "widgets",

@@ -1,5 +1,5 @@
-"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``reproduce``, ``download``, ``manifest``,
-``doctor``.
+"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``sweep``, ``reproduce``, ``download``,
+``manifest``, ``doctor``.
 
 Results go to stdout or to ``--out`` (written whole or not at all), everything else to stderr. Exit codes: 0 done; 1 a check
 found something wrong; 2 unusable input; 3 something outside is missing (network, memory, a place to write); 130 interrupted.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typer
 
-from . import compare, discover, doctor, download, models, reproduce
+from . import compare, discover, doctor, download, models, reproduce, sweep
 
 app = typer.Typer(
     help="Find circuits in transformers.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -22,6 +22,7 @@ for command in (
     models.models,
     discover.discover,
     compare.compare,
+    sweep.sweep,
     reproduce.reproduce,
     download.download,
     download.manifest,

@@ -1,0 +1,314 @@
+"""One cell of a sweep: from its parameters to a row of numbers, the same wherever it runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..models.hub import NEEDED, TOKENIZER_FILES, find_snapshot, hub_cache, kind_of, models_folder, sha256, snapshot
+from ..models.registry import info
+
+PACKAGE = Path(__file__).parents[1]
+# What makes the numbers, besides weights and what is installed. Loading is not among it, for the weights are.
+CODE = ("circuits.py", "engine.py", "graph.py", "published.py", "models/words.py", "tasks/*.py", "discovery/*.py", "evaluation/*.py", "sweep/cell.py")  # fmt: skip
+
+# What a cell measures, as in ``cl.evaluate`` and ``cl.compare``: of the circuit that the cell is about …
+OF_THE_CIRCUIT = ("edges", "edges_pruned", "heads", "faithfulness", "task_metric", "kl", "precision", "recall")
+# … of everything that its method found …
+OF_THE_METHOD = ("auc_pessimistic_edge", "auc_trapezoid_edge", "auc_pessimistic_node", "auc_trapezoid_node", "cpr", "cmd", "forwards", "backwards")  # fmt: skip
+MEASURED = OF_THE_CIRCUIT + OF_THE_METHOD
+PROVENANCE = ("circuitlib", "torch", "transformer_lens", "code", "weights")
+CLOCK = ("seconds", "cell_seconds")  # what is never the same twice
+
+ERROR_LENGTH = 300
+_one_at_a_time = (
+    threading.Lock()
+)  # a process may have several threads that run cells, and torch has one number of threads
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The parameters of one run. None where the method or the task has no such parameter.
+
+    Args:
+        model: a name of ``cl.models()``.
+        task: a task of that model, or the path of a task file, as the grid says it.
+        method: "exact", "eap", "eap-ig", "acdc" or, as a control, "random".
+        metric: "task" or "kl", what the method goes by.
+        threshold: for ACDC its τ, else the least |score| of the edges that are kept; in units of the metric.
+        top: how many edges are kept, instead of a threshold.
+        steps: of EAP-IG.
+        n, seed: how many prompts, and which. None for all prompts of a task file.
+        device, threads: on what it runs.
+        weights: SHA-256 of the model's file of weights; "" where it is not known.
+        task_file: SHA-256 of the task file.
+    """
+
+    model: str
+    task: str
+    method: str
+    metric: str = "task"
+    threshold: float | None = None
+    top: int | None = None
+    steps: int | None = None
+    ablation: str = "corrupted"
+    direction: str = "noising"
+    n: int | None = 50
+    seed: int | None = 0
+    device: str = "cpu"
+    threads: int = 1
+    weights: str = ""
+    task_file: str | None = None
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What the cell's result is filed under: a hash of its parameters, of the code and of the versions."""
+        content = json.dumps({**asdict(self), **versions()}, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+    def parameters(self) -> dict[str, Any]:
+        """The columns that say which cell a row is about."""
+        return {name: getattr(self, name) for name in PARAMETERS}
+
+
+PARAMETERS = tuple(field.name for field in fields(Cell) if field.name != "weights")
+
+
+def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
+    """Run a method, and judge the circuit that it finds. A function of its arguments, but for the columns of ``CLOCK``.
+
+    Args:
+        file: the content of the task file, for a cell whose task is one.
+
+    Returns:
+        A row: the cell's parameters; ``status``, "done", or "refused" with the reason in ``error`` where the method would not
+        run; ``MEASURED``, NaN where there is no such number; ``PROVENANCE``; ``seconds`` that the method took; and ``circuit``, in
+        the JSON of ``cl.Circuit.save``.
+
+    Raises:
+        ValueError: the model does not know the task, the prompts can't be made, and the like.
+        Missing: a model that can't be had.
+    """
+    with _one_at_a_time, _threads(cell.threads):
+        judged, found, engine, truth = _judged(
+            cell.method,
+            cell.metric,
+            cell.steps,
+            cell.threshold if cell.method == "acdc" else None,
+            *(cell.model, cell.device, cell.task, cell.n, cell.seed, cell.ablation, cell.direction),
+            file,
+        )
+        row = {**blank(cell), "weights": weights_of(cell.model), "seconds": judged["seconds"]}
+        if found is None:
+            return {**row, "status": "refused", "error": one_line(judged["refused"])}
+        circuit = found if cell.method == "acdc" else _chosen(found, cell)
+        row |= {name: judged[name] for name in OF_THE_METHOD}
+        row |= _evaluated(engine, circuit, truth)
+        return {**row, "status": "done", "circuit": circuit.to_json()}
+
+
+def attempt(cell: Cell, file: str | None = None) -> dict[str, Any]:
+    """``run_cell``, with what goes wrong as a row too: ``status`` is then "failed"."""
+    began = time.perf_counter()
+    try:
+        row = run_cell(cell, file)
+    except Exception as error:
+        row = failed(cell, f"{type(error).__name__}: {error}")
+    return {**row, "cell_seconds": time.perf_counter() - began}
+
+
+def failed(cell: Cell, error: str) -> dict[str, Any]:
+    """The row of a cell that went wrong."""
+    return {**blank(cell), "status": "failed", "error": one_line(error)}
+
+
+def blank(cell: Cell) -> dict[str, Any]:
+    """A row that says which cell it is about, and nothing that would have to be measured."""
+    nothing = math.nan
+    row = {**cell.parameters(), "status": "", "error": "", **dict.fromkeys(MEASURED, nothing), **versions()}
+    return {**row, "weights": cell.weights, **dict.fromkeys(CLOCK, nothing)}
+
+
+# What numbers depend on --------------------------------------------------------------------------
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of circuitlib, torch and TransformerLens; ``code``, a hash of the source files that make the numbers. Loads none of them."""
+    from .. import __version__
+
+    code = hashlib.sha256()
+    for path in (path for pattern in CODE for path in sorted(PACKAGE.glob(pattern))):
+        code.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    installed = {name: metadata.version(name.replace("_", "-")).split("+")[0] for name in ("torch", "transformer_lens")}
+    return {"circuitlib": __version__, **installed, "code": code.hexdigest()[:16]}
+
+
+@functools.cache
+def weights_of(name: str, fetch: bool = True) -> str:
+    """SHA-256 of a model's file of weights; for a hand-made model of the source that makes them.
+
+    Args:
+        fetch: download a model of the Hub that is not on this computer; else "" for one.
+
+    Raises:
+        ValueError: an unknown name.
+        Missing: the model can't be had.
+    """
+    entry = info(name)
+    if entry.family == "shipped":
+        return sha256(entry.folder / "model.safetensors")
+    if entry.family == "hand-made":
+        return sha256(PACKAGE / "models" / "handmade.py")
+    kind = kind_of(entry)
+    folder, lacking = find_snapshot(models_folder() or hub_cache(), entry.repo, NEEDED[kind])
+    if lacking is not None:
+        if not fetch:
+            return ""
+        folder = snapshot(name, entry.repo, NEEDED[kind], TOKENIZER_FILES if kind == "transformers" else ())
+    return sha256(next(folder.glob(NEEDED[kind][1])))
+
+
+# From names to an engine, and what the method found ----------------------------------------------
+
+
+@functools.cache
+def load(name: str, device: str):
+    """A model, loaded once in each process."""
+    from ..models import load_model
+
+    return load_model(name, device)
+
+
+# Cells of one engine, and of one method's scores, come one after another: the last ones are kept. What they hold is the same
+# as if it were made again.
+@functools.lru_cache(maxsize=1)
+def _engine(model: str, device: str, task: str, n, seed, ablation: str, direction: str, file: str | None):
+    """The engine, and the circuit that is known or None."""
+    from .. import tasks
+    from ..engine import Engine
+
+    loaded = load(model, device)
+    if file is not None:
+        made = _drawn(_task_from(loaded, task, file), n, seed)
+    elif task in info(model).tasks:
+        made = getattr(tasks, task)(loaded, n=n, seed=seed)
+    else:
+        raise ValueError(f"task: {model} knows {', '.join(info(model).tasks)}, got {task!r}")
+    return Engine(loaded, made, ablation, direction), truth_of(model, task, ablation, direction)
+
+
+@functools.lru_cache(maxsize=1)
+def _judged(method: str, metric: str, steps, threshold, *of_engine):
+    """What ``cl.compare`` says of the method; what it found, or None; the engine and the known circuit.
+
+    ``threshold`` is ACDC's; for the others one list of scores serves every threshold.
+    """
+    from ..evaluation.compare import _judged as judge
+
+    engine, truth = _engine(*of_engine)
+    kept = []
+
+    def keeping(engine, metric):
+        kept.append(_method(method, steps, threshold)(engine, metric=metric))
+        return kept[-1]
+
+    row = judge(engine, truth, keeping, None if metric == "task" else metric, ())
+    return row, kept[0] if kept else None, engine, truth
+
+
+def _method(name: str, steps: int | None, threshold: float | None) -> Callable:
+    from .. import discovery
+    from ..evaluation import random_scores
+
+    return {
+        "exact": discovery.exact,
+        "eap": discovery.eap,
+        "eap-ig": functools.partial(discovery.eap_ig, steps=steps),
+        "acdc": functools.partial(discovery.acdc, threshold=threshold),
+        "random": random_scores,
+    }[name]
+
+
+def _chosen(scores, cell: Cell):
+    """The circuit of the best edges, as ``circuitlib discover`` chooses it."""
+    return scores.above(cell.threshold) if cell.top is None else scores.top(cell.top)
+
+
+def _evaluated(engine, circuit, truth) -> dict[str, float]:
+    from ..evaluation import evaluate
+
+    row = evaluate(engine, circuit, truth).rename(columns={engine.task.metric_name: "task_metric"}).iloc[0]
+    return {name: float(row[name]) for name in OF_THE_CIRCUIT if name in row}
+
+
+def truth_of(model: str, task: str, ablation: str, direction: str):
+    """The circuit that is known: by construction, found by hand in the book, or published; None where there is none."""
+    from ..circuits import known_circuit, reference_circuit
+    from ..published import published_circuit
+
+    entry = info(model)
+    if entry.family == "hand-made":
+        return known_circuit(model, ablation, direction) if task == entry.tasks[0] else None
+    try:
+        found = reference_circuit(model, task) if entry.family == "shipped" else published_circuit(task)
+    except ValueError:
+        return None
+    return found if found.model == model and found.ablation == ablation else None
+
+
+@functools.lru_cache(maxsize=1)
+def _task_from(model, name: str, content: str):
+    """A task file's task. The file is written where only this function knows of it, so that the cell needs no folder."""
+    from ..tasks.jsonl import load_task
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(name).name
+        path.write_bytes(content.encode())
+        try:
+            return load_task(model, path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{path}", name)) from None
+
+
+def _drawn(task, n: int | None, seed: int | None):
+    """``n`` of a task's prompts, in their order; all of them if ``n`` is None."""
+    import torch
+
+    if n is None:
+        return task
+    if n > len(task):
+        raise ValueError(f"n: the task file holds {len(task)} pairs of prompts, expected at most that many, got {n}")
+    which = torch.randperm(len(task), generator=torch.Generator().manual_seed(seed))[:n].sort().values
+    rows = {name: getattr(task, name) for name in ("clean", "corrupted", "answers", "distractors")}
+    return replace(task, **{name: tokens[which.to(tokens.device)] for name, tokens in rows.items()})
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads in torch: sums are then added up in the same order everywhere."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_line(text: object) -> str:
+    """A message for a table: without line breaks, and not too long."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= ERROR_LENGTH else f"{text[: ERROR_LENGTH - 1]}…"
