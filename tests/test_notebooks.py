@@ -342,7 +342,7 @@ def test_setup_cell_is_short():
 def test_setup_cell_on_colab_says_what_is_missing_and_installs_nothing():
     """On a simulated Colab without circuitlib and without an address: one message, no pip."""
     code = f"""
-        import importlib.util, sys, types
+        import importlib.util, re, sys, types
         from pathlib import Path
         from IPython.core.interactiveshell import InteractiveShell
 
@@ -350,10 +350,10 @@ def test_setup_cell_on_colab_says_what_is_missing_and_installs_nothing():
         importlib.util.find_spec = lambda name: None
         shell = InteractiveShell.instance()
         shell.magics_manager.register_function(lambda line: print("PIP", line), magic_name="pip")
-        setup = Path({str(tool.SETUP_CELL)!r}).read_text("utf8")
-        shell.run_cell(setup)
+        before, _, after = re.split(r'^REPO = "(.*?)"', Path({str(tool.SETUP_CELL)!r}).read_text("utf8"), flags=re.M)
+        shell.run_cell(before + 'REPO = ""' + after)
         print("\\n=====")
-        shell.run_cell(setup.replace('REPO = ""', 'REPO = "git+https://example.org/book"'))
+        shell.run_cell(before + 'REPO = "git+https://example.org/book"' + after)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT, timeout=600
