@@ -35,6 +35,7 @@ ORDER = (
     "tables",
     "sweep",
     "plotting",
+    "explorer",
     "reproduction",
     "widgets",
     "exercises",
@@ -215,7 +216,12 @@ def test_the_version_is_written_in_one_place():
 
 
 def test_the_shipped_weights_and_the_tables_are_package_data():
-    assert PROJECT["tool"]["setuptools"]["package-data"]["circuitlib"] == ["models/shipped/**", "results/*"]
+    assert PROJECT["tool"]["setuptools"]["package-data"]["circuitlib"] == [
+        "models/shipped/**",
+        "results/*",
+        "explorer/*.js",
+        "explorer/*.css",
+    ]
 
 
 # --- what the text says about the package -------------------------------------------------------------------------
