@@ -61,7 +61,7 @@ test-slow: check-notebooks site
 
 test-colab: check-notebooks install
 	@echo "==> Installing as Colab would, and running chapter 1"
-	@$(BIN)/python -m pytest -m slow -rs tests/test_colab.py
+	@NEED_INDEX=1 $(BIN)/python -m pytest -m slow -s tests/test_colab.py
 
 linkcheck: check-notebooks install
 	@echo "==> Asking every address that the book links to"
