@@ -237,8 +237,13 @@ def kernel() -> Check:
 
 
 def ask_kernel() -> tuple[str, str]:
-    """Start the kernel that a notebook gets; the Python it runs, and the folder that it imports circuitlib from ("" if none)."""
+    """Start the kernel that a notebook gets; the Python it runs, and the folder that it imports circuitlib from ("" if none).
+
+    Without what ``in_python`` adds to the path, and in an empty folder: as a notebook outside a clone.
+    """
     from jupyter_client.manager import start_new_kernel
+
+    env = {**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"].partition(os.pathsep)[2]}
 
     code = (
         "import json, sys\n"
@@ -247,14 +252,17 @@ def ask_kernel() -> tuple[str, str]:
         "print(json.dumps([sys.executable, at]))"
     )
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    manager, client = start_new_kernel(startup_timeout=60, kernel_name="python3", **quiet)
-    try:
-        printed = []
-        client.execute_interactive(code, timeout=60, output_hook=lambda m: printed.append(m["content"].get("text", "")))
-        return tuple(json.loads("".join(printed)))
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    with tempfile.TemporaryDirectory() as folder:
+        manager, client = start_new_kernel(startup_timeout=60, kernel_name="python3", env=env, cwd=folder, **quiet)
+        try:
+            printed = []
+            client.execute_interactive(
+                code, timeout=60, output_hook=lambda m: printed.append(m["content"].get("text", ""))
+            )
+            return tuple(json.loads("".join(printed)))
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
 
 
 def widgets() -> Check:
@@ -459,7 +467,12 @@ def in_python(code: str, seconds: float = SECONDS) -> tuple[object, str]:
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, errors="replace", timeout=seconds, env=env
+            [sys.executable, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env=env,
         )
     except subprocess.TimeoutExpired:
         return None, f"no answer in {seconds:.0f} seconds"

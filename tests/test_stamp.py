@@ -307,7 +307,7 @@ def test_make_stamp(copy):
 def test_the_stamped_book_builds_and_each_chapter_has_its_badge(tmp_path):
     """As ``make book`` builds it. Takes about a minute."""
     root = tmp_path / "book"
-    ignored = shutil.ignore_patterns(".*", "_build", "node_modules", "training", "dist", "build")
+    ignored = shutil.ignore_patterns(".*", "_build", "node_modules", "dist", "build")
     shutil.copytree(ROOT, root, ignore=ignored)
     run(root, REPO, REF)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-W", "-n", "--keep-going"]
