@@ -15,6 +15,7 @@ from torch import Tensor
 from .engine import Engine, Reference, Weights, Written, embed, norm, unembed, write_all, write_heads
 from .graph import Circuit, Edge, Graph
 from .tasks import Task
+from .tasks.tokens import device_of
 
 
 def head_scores(model, n: int = 50, period: int = 25, seed: int = 0) -> dict[str, Float[Tensor, "layer head"]]:
@@ -116,7 +117,7 @@ def direct_logit_attribution(model, task: Task) -> Attribution:
         worth = reader.on(residual)
         layers = zip(weights.layers, written.z, strict=True)
         heads = torch.stack([worth(write_heads(layer.W_O, z[:, :, read])) for layer, z in layers])
-        mlps = torch.stack([worth(out[:, read]) for out in written.mlp]) if written.mlp else torch.zeros(0)
+        mlps = torch.stack([worth(out[:, read]) for out in written.mlp]) if written.mlp else heads.new_zeros(0)
         biases = worth(sum(layer.b_O for layer in weights.layers).expand_as(residual)) + reader.constant
         return Attribution(
             heads,
@@ -175,7 +176,7 @@ def head_attribution(model, task: Task, head: str) -> HeadAttribution:
 
         senders = graph.senders[: graph.slot_of(f"{head}.v").n_upstream]
         values = torch.stack([worth(out) for out in _outputs(weights, written)[: len(senders)]])
-        below = sum((lower.b_O for lower in weights.layers[:at_layer]), torch.zeros(weights.d_model))
+        below = sum((lower.b_O for lower in weights.layers[:at_layer]), torch.zeros_like(x[0, 0]))
         biases = worth(below.expand_as(x)).sum() + (per_value @ layer.b_QKV[at_head, 2]).mean()
         if layer.ln1 is not None:
             biases = biases + (per_normed @ layer.ln1[1]).mean()
@@ -235,7 +236,7 @@ def self_repair(engine: Engine, senders: Sequence[str]) -> SelfRepair:
         m_old, m_new = (float(task.metric(unembed(weights, x)).mean()) for x in (old, new))
     effects = {name: lost[i] for name, i in graph.sender_index.items()}
     heads = torch.stack([effects[f"a{layer}.{head}"] for layer, head in graph_heads(graph)])
-    mlps = torch.stack([effects[f"m{layer}"] for layer in range(graph.n_layers)]) if graph.mlps else torch.zeros(0)
+    mlps = torch.stack([effects[f"m{layer}"] for layer in range(graph.n_layers)]) if graph.mlps else heads.new_zeros(0)
     linear = m_old - own - float(lost.sum())
     return SelfRepair(
         own, heads.view(graph.n_layers, graph.n_heads), mlps, linear - rescaled, rescaled - m_new, m_old - m_new
@@ -342,7 +343,8 @@ def ov_circuit(
         raise ValueError(f"path: expected heads, side by side only within one layer, got {path!r}")
     if any(early[0][0] >= late[0][0] for early, late in itertools.pairwise(steps)):
         raise ValueError(f"path: expected each head in a later layer than the one before, got {path!r}")
-    tokens = torch.arange(weights.W_E.shape[0]) if tokens is None else tokens
+    tokens = torch.arange(len(weights.W_E)) if tokens is None else tokens
+    tokens = tokens.to(weights.W_E.device)
     with torch.no_grad():
         x = weights.W_E[tokens]
         for i, step in enumerate(steps):
@@ -365,9 +367,10 @@ def ov_copying(
             are not in a later layer get NaN. Without: the head reads the token's embedding.
     """
     weights, after = Weights.of(model), list(after)
-    tokens = torch.arange(weights.W_E.shape[0]) if tokens is None else tokens
+    tokens = torch.arange(len(weights.W_E)) if tokens is None else tokens
+    tokens = tokens.to(weights.W_E.device)
     first = max((_parse_head(weights, "after", name)[0] + 1 for name in after), default=0)
-    scores = torch.full((len(weights.layers), weights.n_heads), torch.nan)
+    scores = weights.W_E.new_full((len(weights.layers), weights.n_heads), torch.nan)
     for layer, head in graph_heads(scores):
         if layer >= first:
             path = [after, f"a{layer}.{head}"] if after else [f"a{layer}.{head}"]
@@ -409,7 +412,7 @@ def composition(model, kind: str) -> Float[Tensor, "layer head layer head"]:
         W_Q, W_K, W_V = (_folded(weights, layer, part) for part in range(3))  # [head, d_model, d_head]
         reads.append({"Q": W_Q @ W_K.mT, "K": W_K @ W_Q.mT, "V": W_V @ layer.W_O}[kind])
         writes.append(W_V @ layer.W_O)
-    scores = torch.zeros(n_layers, n_heads, n_layers, n_heads)
+    scores = weights.W_E.new_zeros(n_layers, n_heads, n_layers, n_heads)
     for early in range(n_layers):
         for late in range(early + 1, n_layers):
             product = (writes[early][:, None] @ reads[late][None]).norm(dim=(-2, -1))
@@ -436,7 +439,7 @@ def repeated_tokens(model, n: int, period: int, seed: int) -> Int[Tensor, "n pos
         raise ValueError(f"period: expected 2 to {longest} for this model, got {period}")
     rng = np.random.default_rng(seed)
     once = torch.from_numpy(np.stack([rng.choice(ordinary, period, replace=False) for _ in range(n)]))
-    return torch.cat([torch.full((n, 1), model.tokenizer.bos_token_id), once, once], 1)
+    return torch.cat([torch.full((n, 1), model.tokenizer.bos_token_id), once, once], 1).to(device_of(model))
 
 
 def attention_patterns(model, tokens: Int[Tensor, "n pos"]) -> list[Float[Tensor, "n head query key"]]:

@@ -177,6 +177,13 @@ def test_eap_ig_activations_by_forks(name, ablation):
     assert scores.cost.backwards == steps * len(sublayers) and scores.cost.forwards == steps * len(sublayers) + 2
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_eap_ig_activations_with_one_step_is_eap(name):
+    """The one step is the end of the way, where every sublayer writes what it writes in the clean run."""
+    e = engine(name)
+    close(cl.eap_ig(e, steps=1, variant="activations").values, cl.eap(e).values, 1e-5)
+
+
 def test_eap_is_attribution_patch_of_transformer_lens():
     """Theirs takes the gradient on the run that it calls corrupt, and points to the other: swapped, and the sign turned, it is EAP."""
     from transformer_lens.tools.analysis import attribution_patching as theirs

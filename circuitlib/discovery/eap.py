@@ -136,7 +136,7 @@ def _attribute(engine: Engine, method: str, points: list[Point], metric, per_pos
         for point in points:
             tape = record(engine, start, reference, point, written)
             if differences is None:  # the first point is the run itself
-                differences = _differences(engine.weights, tape.written, reference)
+                written, differences = tape.written, _differences(engine.weights, tape.written, reference)
             slope, gradients = tape.gradients(engine, metric, prompts)
             steepest = max(steepest, slope)
             for slot, g in gradients:

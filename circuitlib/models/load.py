@@ -7,6 +7,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import Missing
 from .hub import load_from_hub
 from .registry import ModelInfo, info
 
@@ -16,23 +17,44 @@ def load_model(name: str, device: str = "cpu"):
 
     Args:
         name: a name of ``cl.models()``.
-        device: where to put it; the book's numbers are made on "cpu".
+        device: where to put it: "cpu", on which the book's numbers are made, "cuda", "cuda:1", "mps"; or "auto" for a GPU
+            if there is one that TransformerLens trusts (it does not trust MPS unless TRANSFORMERLENS_ALLOW_MPS=1 is set).
+            Tasks and engines follow the model. Everything stays in float32.
 
     Raises:
         ValueError: an unknown name (the message lists the names), or a shipped file that is damaged
             (the message names the file and both hashes).
         Missing: a Hub model that is not on this computer while the Hub can't be reached (then also a ConnectionError; within
-            10 seconds), whose files are incomplete or damaged, or that needs more memory than there is.
+            10 seconds), whose files are incomplete or damaged, or that needs more memory than there is; a device that this
+            computer does not have.
     """
     loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub}
-    entry = info(name)
-    model = loaders[entry.family](entry).eval()
-    if device != "cpu":
-        model = model.to(device)
+    entry, device = info(name), device_named(device)
+    # Where it is already, too: where there is a GPU, a native model's configuration names that, whatever its weights lie on.
+    model = loaders[entry.family](entry).eval().to(device, print_details=False)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.circuitlib_name = name
     return model
+
+
+def device_named(device: str) -> str:
+    """``device``, or what "auto" stands for here, after a look whether this computer has it."""
+    import torch
+    from transformer_lens.utilities.devices import get_device
+
+    device = get_device() if device == "auto" else str(device)
+    try:
+        known = torch.device(device).type != "meta"  # a device that holds no numbers
+    except RuntimeError:
+        known = False
+    if not known:
+        raise ValueError(f"device: expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'auto', got {device!r}")
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise Missing(f"device {device!r} is not there, or PyTorch was built without it; 'cpu' always is") from None
+    return device
 
 
 def load_shipped(entry: ModelInfo, folder: Path | None = None):

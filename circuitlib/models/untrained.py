@@ -26,6 +26,7 @@ def untrained_model(name: str, d_model: int = 48, seed: int = 0):
 
     tokenizer = AutoTokenizer.from_pretrained(info("docstring-4l").folder)
     model = (_gpt2 if entry.mlps else _attention_only)(entry, d_model, tokenizer, seed).eval()
+    model.to("cpu", print_details=False)  # its configuration names a GPU where there is one
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model
