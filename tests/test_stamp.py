@@ -319,7 +319,7 @@ def test_the_stamped_book_builds_and_each_chapter_has_its_badge(tmp_path):
         opens = f"https://colab.research.google.com/github/{REPO}/blob/{REF}/notebooks/{path.name}"
         badge = soup.select_one(f'article a[href="{opens}"] img')
         assert badge["alt"] == "Open in Colab" and (page.parent / badge["src"]).resolve().exists()
-        assert soup.select(f'header a[href="{opens}"], .header-article a[href="{opens}"]'), "the theme's own button"
+        assert soup.select(f'.dropdown-launch-buttons a[href="{opens}"]'), "the theme's own button"
         fetched = [
             element.get("src") or element.get("href")
             for element in soup.select("img, script[src], link[rel=stylesheet]")
