@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test test-slow results execute lint format serve clean stamp test-colab linkcheck check-notebooks install site
+.PHONY: help book test test-slow workshop pdf results execute lint format serve clean stamp test-colab linkcheck check-notebooks install site
 
 # One thread: the same rounding on every machine, and no fight for cores. Nothing below asks the network for a model.
 export OMP_NUM_THREADS ?= 1
@@ -33,6 +33,8 @@ help:  ## list the commands
 	@echo "make book     install what is missing, build the book, print the file to open"
 	@echo "make test     unit tests, every cell of every chapter, the built site"
 	@echo "make test-slow  what takes longer: every case of the searches, chapters with broken code, a browser"
+	@echo "make workshop write all that a workshop needs, for use without a network, into dist/workshop"
+	@echo "make pdf      print the whole book into dist/transformer-circuits.pdf (needs Chromium)"
 	@echo "make results  measure the comparison of methods again and write its tables (several minutes)"
 	@echo "make execute  run all chapters again and write them in canonical form"
 	@echo "make lint     check the code and the notebooks with ruff"
@@ -67,6 +69,15 @@ linkcheck: check-notebooks install
 	@echo "==> Asking every address that the book links to"
 	@rm -rf _build/linkcheck
 	@$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/linkcheck > $(LOG) 2>&1 || { grep -hs "\[broken\]" _build/linkcheck/_build/html/output.txt | cut -c 1-200 >&2 || tail -n 30 $(LOG) >&2; echo "error: not every address answered" >&2; exit 1; }
+
+workshop: check-notebooks site
+	@echo "==> Writing dist/workshop"
+	@$(BIN)/python book/tools/workshop.py
+	@echo "==> Read dist/workshop/README.md first"
+
+pdf: check-notebooks site
+	@echo "==> Printing the book (a few minutes)"
+	@$(BIN)/python book/tools/pdf.py
 
 results: install
 	@echo "==> Measuring three tasks with seven methods, and writing circuitlib/results"
