@@ -112,5 +112,5 @@ def _check_same(cell: Cell, row: Mapping[str, Any]) -> None:
         expected = cell.weights if name == "weights" else versions()[name]
         if row[name] != expected:
             raise Missing(
-                f"{name}: a worker has {str(row[name])[:16]}, this machine {expected[:16]}; install the same on all"
+                f"{name}: a worker has {str(row[name])[:16]}, this machine {expected[:16]}; expected the same on all, and while a sweep runs"
             )

@@ -17,6 +17,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from typing import Any
 
+from tqdm import tqdm
+
 from ..models.errors import Missing
 from .cell import Cell, attempt, failed
 
@@ -89,16 +91,16 @@ def _in_a_pool(waiting: deque[Cell], files: Files, jobs: int, lost: list[Cell]) 
 
 
 def _environment(cells: Sequence[Cell]) -> dict[str, str]:
-    """Of a new process: so many threads as a cell wants, and no word about what a process left that was killed."""
+    """Of a new process, before it loads anything: as many threads as a cell asks for."""
     threads = str(max(cell.threads for cell in cells))
-    quiet = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning")))
-    return {**dict.fromkeys(THREADS, threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": quiet}
+    return {**dict.fromkeys(THREADS, threads), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _begin(parent: int) -> None:
     """In a new process: leave interrupts to the parent, keep off its standard output, and end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
+    tqdm.set_lock(threading.RLock())  # its own is shared between processes, and outlives one that is killed
     if hasattr(os, "fork"):  # elsewhere the number of the parent does not change
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
