@@ -315,42 +315,52 @@ def shipped_models() -> list[Check]:
     from .models.load import check_files
     from .models.registry import REGISTRY
 
-    lines = []
+    lines, whole = {}, []
     for entry in (entry for entry in REGISTRY.values() if entry.family == "shipped"):
         try:
             check_files(entry.folder)
+            whole.append(entry.name)
         except (ValueError, OSError) as error:
-            fix = "install circuitlib again: pip install --force-reinstall --no-deps circuitlib"
-            lines.append(Check(entry.name, WRONG, _one_line(error), fix))
-            continue
-        code = f"import json; from circuitlib.doctor import answer; print(json.dumps(answer({entry.name!r})))"
-        said, problem = in_python(code)
-        if problem:
-            lines.append(
-                Check(
-                    entry.name, WRONG, f"does not load: {problem}", "see the lines above; then install circuitlib again"
-                )
-            )
-        elif said[0] != said[1]:
-            found = f"its files are right, but it answers {said[0]!r} where {said[1]!r} is right"
-            lines.append(Check(entry.name, WRONG, found, "install torch and transformer-lens again"))
-        else:
-            lines.append(Check(entry.name, OK, f"loads, and answers {said[0].strip()!r}"))
-    return lines
+            lines[entry.name] = Check(entry.name, WRONG, _one_line(error), REINSTALL)
+    said, problem = in_python(
+        f"import json; from circuitlib.doctor import answers; print(json.dumps(answers({whole})))"
+    )
+    for name in whole:
+        lines[name] = _judge(name, *((None, None, problem) if problem else said[name]))
+    return list(lines.values())
 
 
-def answer(name: str) -> tuple[str, str]:
-    """The token that a model predicts after the first prompt of its task, and the one that is right."""
+REINSTALL = "install circuitlib again as you did before; in a clone: git checkout circuitlib/models"
+
+
+def _judge(name: str, said: str | None, right: str | None, problem: str) -> Check:
+    if problem:
+        return Check(name, WRONG, f"does not load: {problem}", f"mend what is wrong above; else {REINSTALL}")
+    if said != right:
+        found = f"its files are right, but it answers {said!r} where {right!r} is right"
+        return Check(name, WRONG, found, "install torch and transformer-lens again")
+    return Check(name, OK, f"loads, and answers {said.strip()!r}")
+
+
+def answers(names: list[str]) -> dict[str, tuple[str | None, str | None, str]]:
+    """For each model: the token that it predicts after the first prompt of its task, the right one, and why there is neither."""
     import torch
 
     from .models import load_model
     from .tasks import default_task
 
-    model = load_model(name)
-    task = default_task(model, n=1)
-    with torch.no_grad():
-        predicted = model(task.clean)[0, task.read_positions[-1]].argmax()
-    return tuple(model.tokenizer.decode([int(token)]) for token in (predicted, task.answers.flatten()[0]))
+    found = {}
+    for name in names:
+        try:
+            model = load_model(name)
+            task = default_task(model, n=1)
+            with torch.no_grad():
+                predicted = model(task.clean)[0, task.read_positions[-1]].argmax()
+            tokens = (predicted, task.answers.flatten()[0])
+            found[name] = (*(model.tokenizer.decode([int(token)]) for token in tokens), "")
+        except Exception as error:
+            found[name] = (None, None, f"{type(error).__name__}: {_one_line(error)}")
+    return found
 
 
 def real_models() -> Check:

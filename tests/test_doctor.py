@@ -305,11 +305,13 @@ def test_without_widgets(monkeypatch):
 # --- models -------------------------------------------------------------------------------------------------------
 
 
-def test_a_shipped_model_gives_the_right_answer():
-    said, right = doctor.answer("docstring-4l")
+def test_a_shipped_model_gives_the_right_answer(monkeypatch):
+    found = doctor.answers(["docstring-4l", "handmade-xor"])
+    said, right, problem = found["docstring-4l"]
     model = cl.load_model("docstring-4l")
     task = cl.default_task(model, n=1)
-    assert said == right == model.tokenizer.decode([int(task.answers[0])])
+    assert said == right == model.tokenizer.decode([int(task.answers[0])]) and problem == ""
+    assert found["handmade-xor"][2].startswith("ValueError: unknown model 'handmade-xor'")
 
 
 def test_a_damaged_file_is_found_before_the_model_is_loaded(monkeypatch, tmp_path):
@@ -320,20 +322,24 @@ def test_a_damaged_file_is_found_before_the_model_is_loaded(monkeypatch, tmp_pat
     weights.write_bytes(content)
     monkeypatch.setattr(registry, "SHIPPED", tmp_path / "shipped")
     loaded = []
-    monkeypatch.setattr(doctor, "in_python", lambda code: (loaded.append(code), (["x", "x"], ""))[1])
-    good, bad = doctor.shipped_models()
+    monkeypatch.setattr(
+        doctor, "in_python", lambda code: (loaded.append(code), ({"docstring-4l": ["x", "x", ""]}, ""))[1]
+    )
+    bad, good = sorted(doctor.shipped_models(), key=lambda check: check.status == OK)
     one(good, OK, "answers 'x'")
-    one(bad, WRONG, f"{weights} is damaged: its SHA-256 is ", "install circuitlib again")
-    assert len(loaded) == 1
+    one(bad, WRONG, f"{weights} is damaged: its SHA-256 is ", "git checkout circuitlib/models")
+    assert len(loaded) == 1 and "docstring-4l" in loaded[0] and "gpt-mini" not in loaded[0]
 
 
 def test_models_that_do_not_load_or_answer_wrong(monkeypatch):
     monkeypatch.setattr(doctor, "in_python", lambda code: (None, "killed by signal 9"))
     for check in doctor.shipped_models():
         one(check, WRONG, "does not load: killed by signal 9")
-    monkeypatch.setattr(doctor, "in_python", lambda code: (["b", "a"], ""))
-    for check in doctor.shipped_models():
-        one(check, WRONG, "answers 'b' where 'a' is right")
+    answers = {"docstring-4l": ["b", "a", ""], "gpt-mini": [None, None, "OSError: no"]}
+    monkeypatch.setattr(doctor, "in_python", lambda code: (answers, ""))
+    wrong, broken = doctor.shipped_models()
+    one(wrong, WRONG, "answers 'b' where 'a' is right")
+    one(broken, WRONG, "does not load: OSError: no")
 
 
 @pytest.fixture
