@@ -80,6 +80,22 @@ def test_discover_takes_every_option_to_where_it_belongs(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.json", "scores.csv"]
 
 
+def test_discover_goes_on_from_a_checkpoint(tmp_path):
+    kept, arguments = tmp_path / "kept.json", [*DISCOVER, "--method", "acdc", "--threshold", "0.1", "--quiet"]
+    first = run(*arguments, "--checkpoint", str(kept)).stdout
+    assert run(*arguments).stdout == first == run(*arguments, "--checkpoint", str(kept)).stdout
+    other = fails(*DISCOVER, "--method", "acdc", "--threshold", "0.2", "--checkpoint", str(kept), code=2)
+    assert "kept.json is of another run: its threshold is 0.1, expected 0.2" in other
+
+
+def test_discover_takes_a_corruption_and_a_device(tmp_path):
+    arguments = ["discover", "--model", "handmade-docstring", "--method", "exact", "--top", "3", "--n", "4", "--quiet"]
+    found = run(*arguments, "--corruption", "random_answer", "--device", "auto", "--out", str(tmp_path / "c.json"))
+    model = cl.load_model("handmade-docstring")
+    task = cl.docstring(model, n=4, corruption="random_answer")
+    assert found.stdout == "" and cl.Circuit.load(tmp_path / "c.json") == cl.exact(Engine(model, task)).top(3)
+
+
 def test_discover_by_threshold_and_by_acdc(tmp_path):
     out = tmp_path / "c.json"
     run(*DISCOVER, "--method", "exact", "--threshold", "0.5", "--out", str(out))
@@ -130,13 +146,46 @@ def test_compare_with_a_truth_of_ones_own(tmp_path):
     # One of five edges with the same effect: they come in together, four false ones of 12 with it.
     assert rows[0]["auc_pessimistic_edge"] == pytest.approx(1 - 4 / 12)
     assert "none.json: can't be read" in fails(*COMPARE, "--truth", str(tmp_path / "none.json"), code=2)
+    message = fails("compare", "--model", "handmade-and", "--model", "handmade-docstring", "--truth", str(path), code=2)
+    assert (
+        message.startswith(f"error: --truth: {path} is of Graph(1 layers")
+        and "handmade-docstring is Graph(3" in message
+    )
 
 
-def test_the_truth_of_a_shipped_model_is_the_circuit_found_by_hand():
+def test_compare_goes_on_from_a_folder_of_checkpoints(tmp_path):
+    arguments = [
+        *COMPARE,
+        "--method",
+        "acdc",
+        "--method",
+        "exact",
+        "--threshold",
+        "0.1",
+        "--json",
+        "--quiet",
+        "--seeds",
+        "2",
+    ]
+    cost = dict.fromkeys(("seconds", "forwards", "backwards"))  # to go on takes passes as well
+    plain = json.loads(run(*arguments).stdout)
+    for _ in range(2):
+        rows = json.loads(run(*arguments, "--checkpoint", str(tmp_path / "kept")).stdout)
+        assert [row | cost for row in rows] == [row | cost for row in plain]
+        # The gate's two seeds have the same prompts, so they are one run.
+        assert sorted(path.name.split("-")[0] for path in (tmp_path / "kept").iterdir()) == ["acdc", "exact"]
+
+
+def test_the_truth_is_what_is_known_of_the_model_and_the_task():
     reference = cl.reference_circuit("docstring-4l", "docstring")
-    assert common.known_of("docstring-4l", reference.ablation, "noising") == reference
-    assert common.known_of("docstring-4l", "zero", "noising") is None is common.known_of("gpt2", "corrupted", "noising")
-    assert common.known_of("handmade-or", "zero", "noising") == cl.known_circuit("handmade-or", "zero")
+    truth = {("docstring-4l", None, reference.ablation): reference, ("docstring-4l", None, "zero"): None}
+    truth |= {("docstring-4l", "induction", "corrupted"): None, ("docstring-4l", "mine.jsonl", "corrupted"): None}
+    truth |= {("handmade-or", None, "zero"): cl.known_circuit("handmade-or", "zero")}
+    truth |= {("gpt2", None, "corrupted"): cl.published_circuit("ioi"), ("gpt2", None, "mean"): None}
+    truth |= {("gpt2", "greater-than", "corrupted"): cl.published_circuit("greater-than")}
+    truth |= {("attn-only-4l", "docstring", "corrupted"): cl.published_circuit("docstring")}
+    for (model, task, ablation), expected in truth.items():
+        assert common.Setting(model, task, ablation=ablation).truth() == expected
 
 
 # --- what goes wrong
@@ -146,7 +195,21 @@ def test_the_truth_of_a_shipped_model_is_the_circuit_found_by_hand():
     ("arguments", "said"),
     [
         (["discover", "--model", "handmade-xor", "--method", "eap", "--top", "3"], "unknown model 'handmade-xor'; choose one of"),
-        ([*DISCOVER, "--method", "eap", "--top", "3", "--task", "docstring"], "--task: handmade-and knows gate, got 'docstring'"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--task", "docstring"], "--task: handmade-and knows gate, got 'docstring'; a file of your own ends in .jsonl"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--task", "no.jsonl"], "no.jsonl: can't be read"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--task", "no.jsonl", "--corruption", "abc"], "--corruption: the corrupted prompts of no.jsonl stand in it"),
+        (["discover", "--model", "handmade-and", "--method", "eap", "--top", "3", "--task", "no.jsonl", "--seed", "1"], "--seed: says which --n prompts of a file are taken"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--corruption", "abc"], "--corruption: gate has only one kind; expected none"),
+        (["discover", "--model", "handmade-docstring", "--method", "eap", "--top", "3", "--corruption", "abc"], "corruption: 'abc' is unknown; choose one of: random_random"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--steps", "3"], "--steps: eap has none; expected eap-ig"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--checkpoint", "c.json"], "--checkpoint: eap is done before it could be written"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--min-faithfulness", "nan"], "--min-faithfulness: expected a finite number, got nan"),
+        ([*DISCOVER, "--method", "exact", "--threshold", "inf"], "--threshold: expected a finite number, got inf"),
+        ([*DISCOVER, "--method", "eap", "--top", "3", "--device", "gpu"], "device: expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'auto', got 'gpu'"),
+        ([*COMPARE, "--method", "eap", "--threshold", "1"], "--threshold: is that of acdc, which is not among the methods"),
+        ([*COMPARE, "--method", "eap", "--steps", "1"], "--steps: are those of eap-ig, which is not among the methods"),
+        (["compare", "--model", "handmade-and", "--task", "no.jsonl", "--seeds", "2"], "--seeds: says which --n prompts of a file are taken"),
+        ([*COMPARE, "--task", "ioi"], "--task: handmade-and knows gate, got 'ioi'"),
         ([*DISCOVER, "--method", "eap"], "--top: eap needs either --top or --threshold"),
         ([*DISCOVER, "--method", "eap", "--top", "3", "--threshold", "1"], "--top: eap needs either --top or --threshold"),
         ([*DISCOVER, "--method", "acdc", "--top", "3"], "--threshold: acdc needs one"),
@@ -166,6 +229,12 @@ def test_unusable_input_is_one_line_and_2(arguments, said, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+def test_a_device_that_is_not_there_is_3():
+    assert "device 'cuda:99' is not there" in fails(
+        *DISCOVER, "--method", "eap", "--top", "3", "--device", "cuda:99", code=3
+    )
+
+
 @pytest.mark.parametrize("arguments", [["discover"], ["models", "--tabel"], ["dicover"], [*DISCOVER, "--method", "acdcc", "--top", "1"], [*DISCOVER, "--method", "eap", "--top", "-1"], [*DISCOVER, "--method", "acdc", "--threshold", "nan"]])  # fmt: skip
 def test_usage_errors_are_2(arguments):
     assert run(*arguments, code=2).stdout == ""
@@ -183,7 +252,7 @@ def test_usage_errors_are_2(arguments):
     ],
 )
 def test_what_is_missing_outside_is_3(monkeypatch, raised, code, said):
-    def load(name, quiet):
+    def load(name, device, quiet):
         raise raised
 
     monkeypatch.setattr(common, "load", load)
@@ -192,7 +261,7 @@ def test_what_is_missing_outside_is_3(monkeypatch, raised, code, said):
 
 
 def test_a_bug_is_not_dressed_up(monkeypatch):
-    monkeypatch.setattr(common, "load", lambda name, quiet: 1 / 0)
+    monkeypatch.setattr(common, "load", lambda name, device, quiet: 1 / 0)
     result = CliRunner().invoke(cli.app, [*DISCOVER, "--method", "eap", "--top", "3"])
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -210,7 +279,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 
 def test_what_libraries_print_does_not_mix_with_the_result(monkeypatch):
-    def load(name, quiet):
+    def load(name, device, quiet):
         print("Moving model to device: cpu")
         return cl.load_model(name)
 
@@ -231,10 +300,26 @@ def modules(stderr: str) -> set[str]:
     return {line.rpartition("|")[2].strip().split(".")[0] for line in stderr.splitlines() if line.startswith("import time:")}  # fmt: skip
 
 
+COMMANDS = [command.callback.__name__ for command in cli.app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does_with_an_example(command):
+    text = " ".join(run(command, "--help").stdout.split())
+    assert f"circuitlib {command}" in text and "Example" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["--help"], 0, "discover"),
+        (["evaluate", "--help"], 0, "--thorough"),
+        (["train", "--help"], 0, "--stop-at"),
+        (
+            ["discover", "--model", "gpt2", "--task", "no", "--method", "eap", "--top", "3"],
+            2,
+            "error: --task: gpt2 knows",
+        ),
         (["discover", "--model", "handmade-xor", "--method", "eap", "--top", "3"], 2, "error: unknown model"),
     ],
 )

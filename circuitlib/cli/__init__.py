@@ -1,5 +1,5 @@
-"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``compare``, ``sweep``, ``reproduce``, ``download``,
-``manifest``, ``doctor``.
+"""The same jobs from a terminal: ``circuitlib models``, ``discover``, ``evaluate``, ``compare``, ``sweep``, ``export``, ``train``,
+``reproduce``, ``download``, ``manifest``, ``doctor``.
 
 Results go to stdout or to ``--out`` (written whole or not at all), everything else to stderr. Exit codes: 0 done; 1 a check
 found something wrong; 2 unusable input; 3 something outside is missing (network, memory, a place to write); 130 interrupted.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typer
 
-from . import compare, discover, doctor, download, models, reproduce, sweep
+from . import compare, discover, doctor, download, evaluate, export, models, reproduce, sweep, train
 
 app = typer.Typer(
     help="Find circuits in transformers.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -21,8 +21,11 @@ app = typer.Typer(
 for command in (
     models.models,
     discover.discover,
+    evaluate.evaluate,
     compare.compare,
     sweep.sweep,
+    export.export,
+    train.train,
     reproduce.reproduce,
     download.download,
     download.manifest,

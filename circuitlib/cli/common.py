@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -69,13 +71,28 @@ def answers(command: Callable) -> Callable:
 
 
 # Options that several commands have.
-Task = Annotated[str | None, typer.Option(help="A task of the model; by default the one it is made for.")]
-Prompts = Annotated[int, typer.Option("--n", min=1, help="How many prompts.")]
-Steps = Annotated[int, typer.Option(min=1, help="Points on the path, for eap-ig.")]
+Name = Annotated[str, typer.Option("--model", help="A name that `circuitlib models` lists.")]
+Task = Annotated[
+    str | None,
+    typer.Option(help="A task of the model, or a file of your own, NAME.jsonl; by default what the model is made for."),
+]
+Corruption = Annotated[str | None, typer.Option(help="Which corrupted prompts; a task with several names them.")]
+Prompts = Annotated[int | None, typer.Option("--n", min=1, help="How many prompts: 50, or all that a file has.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Which prompts; by default those of seed 0.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Points on the path, for eap-ig; by default 5.")]
 Ablated = Annotated[Ablation, typer.Option(help="What a cut edge carries.")]
+Device = Annotated[
+    str,
+    typer.Option(help="cpu, cuda, cuda:1, mps, or auto for a GPU if there is one. The book's numbers are the CPU's."),
+]
 Directed = Annotated[Direction, typer.Option(help="Cut edges of the clean run, or mend edges of the corrupted run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+MinFaithfulness = Annotated[
+    float | None, typer.Option(help="End with exit code 1 if the circuit is less faithful, after writing everything.")
+]
+
+PROMPTS, STEPS = 50, 5
 
 
 # Results and messages ----------------------------------------------------------------------------
@@ -103,9 +120,16 @@ def emit(text: str, out: Path | None) -> None:
     if out is None:
         print(text.rstrip("\n"))
         return
-    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    try:
+    with whole(out) as temporary:
         temporary.write_text(text.rstrip("\n") + "\n", "utf8")
+
+
+@contextlib.contextmanager
+def whole(out: Path) -> Iterator[Path]:
+    """A file to write to that takes the place of ``out`` in the end, or goes if something goes wrong."""
+    temporary = out.with_name(f"{out.stem}.{os.getpid()}.tmp{out.suffix}")
+    try:
+        yield temporary
         temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)
@@ -124,51 +148,136 @@ def stop(error: object, code: int) -> None:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """PyTorch's own error, or what its allocator says on a CPU."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    """PyTorch's own error, or what its allocators say on a CPU and with MPS."""
+    said = ("can't allocate memory", "MPS backend out of memory")
+    return type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in said)
 
 
 # From names to models, tasks, methods ------------------------------------------------------------
 
 
-def engine_of(name: str, task: str | None, n: int, seed: int, ablation: str, direction: str, quiet: bool):
-    from ..models import info
+@dataclass(frozen=True)
+class Setting:
+    """What is asked of which model: the options that discover, evaluate and compare have in common.
 
-    known = info(name).tasks
-    task = known[0] if task is None else task.replace("-", "_")
-    if task not in known:
-        raise ValueError(f"--task: {name} knows {', '.join(known)}, got {task!r}")
-    model = load(name, quiet)
-    from .. import tasks
-    from ..engine import Engine
+    Args:
+        task: a task's name or the path of a file of one's own; None for what the model is made for.
+        n: how many prompts; None for 50, or all that a file has.
+        seed: None for 0. Of a file with more than ``n`` prompts it says which.
+    """
 
-    return Engine(model, getattr(tasks, task)(model, n=n, seed=seed), str(ablation), str(direction))
+    model: str
+    task: str | None = None
+    corruption: str | None = None
+    n: int | None = None
+    seed: int | None = None
+    ablation: str = "corrupted"
+    direction: str = "noising"
+    device: str = "cpu"
+    quiet: bool = False
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the task is read from, if it is one."""
+        return Path(self.task) if self.task is not None and self.task.endswith(".jsonl") else None
+
+    @property
+    def task_name(self) -> str:
+        """The task's name; for a file the file's."""
+        from ..models import info
+
+        known = info(self.model).tasks
+        return known[0] if self.task is None else self.task if self.file else self.task.replace("-", "_")
+
+    def check(self) -> None:
+        """Before anything is loaded: whether the options go together."""
+        from ..models import info
+
+        known = info(self.model).tasks
+        if self.file is None and self.task_name not in known:
+            raise ValueError(
+                f"--task: {self.model} knows {', '.join(known)}, got {self.task!r}; a file of your own ends in .jsonl"
+            )
+        if self.file and self.corruption is not None:
+            raise ValueError(f"--corruption: the corrupted prompts of {self.file.name} stand in it; expected none")
+        if self.corruption is not None and self.task_name in ("gate", "induction"):
+            raise ValueError(f"--corruption: {self.task_name} has only one kind; expected none")
+        if self.file and self.n is None and self.seed is not None:
+            raise ValueError("--seed: says which --n prompts of a file are taken; without --n all of them are")
+
+    def engine(self):
+        """The model, loaded once, on the task."""
+        self.check()
+        model = load(self.model, self.device, self.quiet)
+        from ..engine import Engine
+
+        return Engine(model, self._made(model), str(self.ablation), str(self.direction))
+
+    def _made(self, model):
+        if self.file is None:
+            from .. import tasks
+
+            corruption = {} if self.corruption is None else {"corruption": self.corruption}
+            n = PROMPTS if self.n is None else self.n
+            return getattr(tasks, self.task_name)(model, n=n, seed=self.seed or 0, **corruption)
+        from ..sweep.cell import _drawn
+        from ..tasks.jsonl import load_task
+
+        task = _drawn(load_task(model, self.file), self.n, self.seed or 0)
+        warn(model, task, self.quiet)
+        return task
+
+    def truth(self, path: Path | None = None):
+        """The circuit in a file; without one that which is known of the model on this task, or None."""
+        from ..graph import Circuit, Graph
+        from ..models import info
+
+        if path is None:
+            from ..sweep.cell import truth_of
+
+            return truth_of(self.model, self.task_name, str(self.ablation), str(self.direction))
+        circuit, shape = Circuit.load(path), info(self.model)
+        graph = Graph.from_shape(shape.n_layers, shape.n_heads, shape.mlps)
+        if circuit.graph != graph:
+            raise ValueError(f"--truth: {path} is of {circuit.graph!r}, {self.model} is {graph!r}")
+        return circuit
+
+
+def warn(model, task, quiet: bool) -> None:
+    """What the checklist of ``cl.examine`` says no to: a task of one's own may be no task for this model."""
+    if quiet:
+        return
+    from ..tasks.own import examine
+
+    for question, row in examine(model, task).iterrows():
+        if row["ok"] == "NO":
+            say(f"look at the task: {question} {row['measured']}", quiet)
 
 
 @functools.cache
-def load(name: str, quiet: bool):
+def load(name: str, device: str, quiet: bool):
     from ..models import load_model
 
     say(f"loading {name}", quiet)
-    return load_model(name)
+    return load_model(name, device)
 
 
-def known_of(name: str, ablation: str, direction: str):
-    """The circuit that a hand-made model has, or that the book found in a shipped one; None if neither is there."""
-    from ..circuits import known_circuit, reference_circuit
-    from ..models import info
-
-    if info(name).family == "hand-made":
-        return known_circuit(name, ablation, direction)
-    try:
-        found = reference_circuit(name, info(name).tasks[0])
-    except ValueError:
-        return None
-    return found if found.ablation == ablation else None
+def check_finite(**options: float | None) -> None:
+    """Numbers that typer lets through: nan and inf."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"--{name.replace('_', '-')}: expected a finite number, got {value}")
 
 
-def method_of(method: Method | Compared, steps: int, threshold, progress: bool) -> Callable:
+def check_faithful(faithful: float, least: float | None) -> None:
+    """The end of a command that was told how faithful a circuit has to be."""
+    if least is not None and not faithful >= least:
+        stop(f"the circuit's faithfulness is {faithful:.3f}, less than {least:g}", CHECK_FAILED)
+
+
+def method_of(method: Method | Compared, steps: int | None, threshold, progress: bool) -> Callable:
     """A method as ``cl.compare`` takes it; with several thresholds, ACDC at each."""
+    steps = STEPS if steps is None else steps
     from .. import discovery
     from ..evaluation import random_scores
 

@@ -7,35 +7,15 @@ from typing import Annotated
 
 import typer
 
-from .common import (
-    CHECK_FAILED,
-    Ablated,
-    Ablation,
-    Directed,
-    Direction,
-    Method,
-    Metric,
-    Prompts,
-    Quiet,
-    Steps,
-    Task,
-    answers,
-    check_place,
-    emit,
-    engine_of,
-    method_of,
-    report,
-    results_apart,
-    say,
-    stop,
-)
+from . import common
+from .common import Ablation, Direction, Method, Metric
 
 
-@answers
+@common.answers
 def discover(
-    model: Annotated[str, typer.Option(help="A name that `circuitlib models` lists.")],
+    model: common.Name,
     method: Annotated[Method, typer.Option(help="How to look for the circuit.")],
-    task: Task = None,
+    task: common.Task = None,
     top: Annotated[int | None, typer.Option(min=0, help="Keep this many edges (not for acdc).")] = None,
     threshold: Annotated[
         float | None, typer.Option(min=0, help="For acdc its threshold; else keep edges with |score| of at least this.")
@@ -43,45 +23,60 @@ def discover(
     metric: Annotated[
         Metric, typer.Option(help="What counts as an effect: on the task's metric, or on the whole output.")
     ] = Metric.task,  # fmt: skip
-    n: Prompts = 50,
-    seed: Annotated[int, typer.Option(help="Which prompts.")] = 0,
-    ablation: Ablated = Ablation.corrupted,
-    direction: Directed = Direction.noising,
-    steps: Steps = 5,
-    min_faithfulness: Annotated[
-        float | None, typer.Option(help="End with exit code 1 if the circuit is less faithful.")
+    corruption: common.Corruption = None,
+    n: common.Prompts = None,
+    seed: common.Seed = None,
+    ablation: common.Ablated = Ablation.corrupted,
+    direction: common.Directed = Direction.noising,
+    steps: common.Steps = None,
+    device: common.Device = "cpu",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="For exact and acdc: a file that keeps what is done, from which the same command goes on."),
     ] = None,  # fmt: skip
+    min_faithfulness: common.MinFaithfulness = None,
     scores: Annotated[
         Path | None, typer.Option(help="Write the score of every edge to this CSV file (not for acdc).")
     ] = None,  # fmt: skip
     out: Annotated[Path | None, typer.Option(help="Write the circuit to this JSON file instead of to stdout.")] = None,
-    quiet: Quiet = False,
+    quiet: common.Quiet = False,
 ) -> None:
-    """Find a circuit, and write it as JSON.
+    """Find a circuit, and write it as JSON. What it is worth is said on stderr.
 
-    Example: circuitlib discover --model handmade-docstring --method eap-ig --top 6 --out c.json
+    Examples:
+
+    circuitlib discover --model docstring-4l --method eap-ig --top 60 --out c.json
+
+    circuitlib discover --model gpt2 --task my.jsonl --method acdc --threshold 0.1
     """
-    check_choice(method, top, threshold, scores)
-    for path in (scores, out):
-        check_place(path)
-    with results_apart():
-        engine = engine_of(model, task, n, seed, ablation, direction, quiet)
-        say(f"{method} on {engine.task.name}, {n} prompts, {engine.graph.n_edges:,} edges", quiet)
-        found = method_of(method, steps, threshold, not quiet)(engine, metric=None if metric is Metric.task else "kl")
+    _check_choice(method, top, threshold, steps, scores, checkpoint)
+    common.check_finite(threshold=threshold, min_faithfulness=min_faithfulness)
+    for path in (scores, out, checkpoint):
+        common.check_place(path)
+    setting = common.Setting(model, task, corruption, n, seed, ablation, direction, device, quiet)
+    with common.results_apart():
+        engine = setting.engine()
+        common.say(f"{method} on {engine.task.name}, {len(engine.task)} prompts, {engine.graph.n_edges:,} edges", quiet)
+        run = common.method_of(method, steps, threshold, not quiet)
+        kept = {} if checkpoint is None else {"checkpoint": checkpoint}
+        found = run(engine, metric=None if metric is Metric.task else "kl", **kept)
         if method is not Method.acdc:
             scored, found = found, found.top(top) if top is not None else found.above(threshold)
             if scores is not None:
-                emit(scored.to_pandas().to_csv(), scores)
-        faithful = report(engine, found, quiet)
-    emit(found.to_json(), out)
-    if min_faithfulness is not None and not faithful >= min_faithfulness:
-        stop(f"the circuit's faithfulness is {faithful:.3f}, less than {min_faithfulness:g}", CHECK_FAILED)
+                common.emit(scored.to_pandas().to_csv(), scores)
+        faithful = common.report(engine, found, quiet)
+    common.emit(found.to_json(), out)
+    common.check_faithful(faithful, min_faithfulness)
 
 
-def check_choice(method: Method, top: int | None, threshold: float | None, scores: Path | None) -> None:
+def _check_choice(method: Method, top, threshold, steps, scores, checkpoint) -> None:
     if method is Method.acdc and (top is not None or threshold is None):
         raise ValueError("--threshold: acdc needs one, and no --top: it finds the size by itself")
     if method is Method.acdc and scores is not None:
         raise ValueError("--scores: acdc gives no scores; expected exact, eap or eap-ig")
     if method is not Method.acdc and (top is None) == (threshold is None):
         raise ValueError(f"--top: {method} needs either --top or --threshold, to know which edges to keep")
+    if method is not Method.eap_ig and steps is not None:
+        raise ValueError(f"--steps: {method} has none; expected eap-ig")
+    if method not in (Method.exact, Method.acdc) and checkpoint is not None:
+        raise ValueError(f"--checkpoint: {method} is done before it could be written; expected exact or acdc")

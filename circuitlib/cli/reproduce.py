@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .common import Method, Prompts, Quiet, answers, check_place, emit, results_apart, say
+from .common import Json, Method, Quiet, answers, check_place, emit, results_apart, say
 
 
 class Published(StrEnum):
@@ -20,7 +20,7 @@ class Published(StrEnum):
 @answers
 def reproduce(
     circuit: Annotated[Published, typer.Argument(help="The published circuit.")],
-    n: Prompts = 50,
+    n: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 50,
     seed: Annotated[int, typer.Option(help="Which prompts.")] = 0,
     method: Annotated[
         list[Method] | None,
@@ -31,6 +31,7 @@ def reproduce(
         typer.Option(help="A file of prompts in the JSON format of auto-circuit, instead of the book's own."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report here; by default reproduce-CIRCUIT.html.")] = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure a published circuit on its real model, beside the published figures, and write a report.
@@ -44,5 +45,9 @@ def reproduce(
     with results_apart():
         report = run(str(circuit), n=n, seed=seed, methods=method and [str(one) for one in method], prompts=prompts, progress=not quiet)  # fmt: skip
         report.write(out)
-    emit(report.to_markdown(), None)
+    emit(_as_json(report) if as_json else report.to_markdown(), None)
     say(f"written: {out}", quiet)
+
+
+def _as_json(report) -> str:
+    return report.to_pandas().reset_index().to_json(orient="records", indent=1)

@@ -23,22 +23,13 @@ def main() -> None:
     args = parser.parse_args()
 
     from ..registry import info
-    from .card import write_card
-    from .data import code_stream
-    from .export import export
-    from .train import train
+    from .run import make, measured
 
-    recipe = RECIPES[args.model]
-    seed = recipe.seed if args.seed is None else args.seed
     run, folder = args.out or Path("training") / args.model, args.ship or info(args.model).folder
     if not args.card_only:
-        print("training the tokenizer", flush=True)
-        tokenizer = recipe.make_tokenizer(recipe.d_vocab)
-        print(f"training {args.model}: {recipe.steps} steps, log in {run / 'log.jsonl'}", flush=True)
-        train(recipe, tokenizer, code_stream(tokenizer), run, seed)
-        export(recipe, tokenizer, run, folder)
+        make(args.model, run, folder, seed=args.seed, say=lambda text: print(text, flush=True))
     print("measuring the model", flush=True)
-    write_card(args.model, folder)
+    measured(args.model, folder)
     print(f"wrote {folder}")
 
 

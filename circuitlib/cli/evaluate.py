@@ -1,0 +1,118 @@
+"""``circuitlib evaluate``: what circuit files are worth, on prompts that they may not have been found on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import common
+from .common import Ablation, Direction
+
+MAX_CIRCUITS = 100
+
+
+@common.answers
+def evaluate(
+    circuit: Annotated[list[Path], typer.Argument(help="Circuit files, such as `circuitlib discover --out` writes.")],
+    model: common.Name,
+    task: common.Task = None,
+    corruption: common.Corruption = None,
+    n: common.Prompts = None,
+    seed: common.Seed = None,
+    ablation: Annotated[
+        Ablation | None,
+        typer.Option(help="What a cut edge carries; by default what the first circuit says, or corrupted."),
+    ] = None,  # fmt: skip
+    direction: common.Directed = Direction.noising,
+    truth: Annotated[
+        Path | None, typer.Option(help="A circuit file to compare with; by default what is known of the model.")
+    ] = None,  # fmt: skip
+    random: Annotated[int, typer.Option(min=0, max=1000, help="How many random circuits of the same size.")] = 20,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Minimality and completeness too: many more runs.")
+    ] = False,
+    device: common.Device = "cpu",
+    min_faithfulness: common.MinFaithfulness = None,
+    as_json: common.Json = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the table to this .csv or .json file instead of printing it.")
+    ] = None,
+    quiet: common.Quiet = False,
+) -> None:
+    """Judge circuits: faithfulness, KL, random circuits of the same size, and the known circuit where there is one.
+
+    Examples:
+
+    circuitlib evaluate c.json --model docstring-4l --seed 1 --n 100
+
+    circuitlib evaluate c.json --model gpt2 --task my.jsonl --min-faithfulness 0.8
+    """
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise ValueError(f"--out: expected a name that ends in .csv or .json, got {out.name!r}")
+    common.check_finite(min_faithfulness=min_faithfulness)
+    common.check_place(out)
+    circuits = _read(circuit)
+    first = next(iter(circuits.values()))
+    ablation = str(ablation or first.ablation or "corrupted")
+    setting = common.Setting(model, task, corruption, n, seed, ablation, direction, device, quiet)
+    setting.check()
+    known = setting.truth(truth)
+    _say_what_differs(circuits, setting)
+    with common.results_apart():
+        table = _table(setting.engine(), circuits, known, random, thorough, setting)
+    if as_json or (out is not None and out.suffix == ".json"):
+        common.emit(table.reset_index().to_json(orient="records", indent=1), out)
+    elif out is not None:
+        common.emit(table.to_csv(), out)
+    else:
+        common.emit(table.T.to_string(float_format="{:.4g}".format, na_rep=""), None)
+    common.check_faithful(float(table["faithfulness"].min()), min_faithfulness)
+
+
+def _read(paths: list[Path]) -> dict[str, object]:
+    """Circuits by the name of their file."""
+    from ..graph import Circuit
+
+    if len(paths) > MAX_CIRCUITS or len({*paths}) != len(paths):
+        raise ValueError(f"CIRCUIT: expected 1 to {MAX_CIRCUITS} files, each once, got {len(paths)}")
+    circuits = {str(path): Circuit.load(path) for path in paths}
+    if len({one.graph.per_position for one in circuits.values()}) > 1:
+        raise ValueError("CIRCUIT: some files have positions and some have none; expected circuits of one graph")
+    return circuits
+
+
+def _say_what_differs(circuits: dict, setting: common.Setting) -> None:
+    """A circuit is a claim about a task and an ablation. Others may be asked about, and it is said."""
+    for name, circuit in circuits.items():
+        of_file = setting.file is not None  # what the file calls its task is not known yet
+        for what, claimed, asked in (
+            ("task", circuit.task, None if of_file else setting.task_name),
+            ("ablation", circuit.ablation, setting.ablation),
+        ):
+            if None not in (claimed, asked) and claimed != asked:
+                common.say(f"{name} is a claim about {what} {claimed!r}, and is judged on {asked!r}", setting.quiet)
+
+
+def _table(engine, circuits: dict, truth, n_random: int, thorough: bool, setting: common.Setting):
+    """A row for each circuit."""
+    from ..evaluation import completeness, evaluate, faithfulness, minimality, roc
+    from ..graph import random_circuit
+
+    common.say(f"{len(circuits)} circuits on {engine.task.name}, {len(engine.task)} prompts", setting.quiet)
+    flat = not any(circuit.graph.per_position for circuit in circuits.values())
+    table = evaluate(engine, circuits, truth if flat else None)
+    for name, circuit in circuits.items():
+        if n_random:
+            # The same that cl.random_baseline draws, but with positions if the circuit has them.
+            drawn = [random_circuit(circuit.graph, len(circuit), i) for i in range(n_random)]
+            values = faithfulness(engine, drawn)
+            table.loc[name, ["random_mean", "random_best"]] = float(values.mean()), float(values.max())
+        if truth is not None and flat:
+            point = roc(circuit, truth)
+            table.loc[name, ["tpr", "fpr", "auc_pessimistic", "auc_trapezoid"]] = *next(iter(point))[::-1], point.auc(), point.auc("trapezoid")  # fmt: skip
+        if thorough and len(circuit):
+            table.loc[name, "least_needed_edge"] = float(minimality(engine, circuit)["change"].abs().min())
+            table.loc[name, "completeness_gap"] = float(completeness(engine, circuit)["gap"].max())
+    return table
