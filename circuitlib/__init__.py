@@ -90,6 +90,9 @@ _PUBLIC = {
     "plot_compare": "plotting",
     "set_attention_mode": "plotting",
     "explore": "explorer",
+    "edit_prompts": "widgets",
+    "view_attention": "widgets",
+    "ablate_heads": "widgets",
     "check": "exercises",
     "require_fresh_kernel": "doctor",
 }
