@@ -222,14 +222,15 @@ function makePanel(method, view) {
   const figure = html("figure", {}, html("figcaption", {}, html("b", {}, method.label), limit), frame);
   const nodes = graph.nodes.map(makeNode);
   let plan = null, listed = [], hot = [];
-  boxes.append(...nodes.map((node) => node.element));
+  // Letters stand outside of their node: they are no part of its name.
+  boxes.append(...nodes.map((node) => node.element), ...nodes.flatMap((node) => node.letters));
   set(nodes[0].element, { tabindex: 0 });
 
   function makeNode(node, i) {
     const box = svg("rect", { rx: 6 }), name = svg("text", { class: "name" });
     const letters = node.head ? [..."qkv"].map((p) => svg("text", { class: "part" }, p)) : [];
     const role = view.rolesOf(i) ? "node playing" : "node";
-    const element = svg("g", { class: role, tabindex: -1, role: "button", "aria-pressed": "false" }, box, name, letters);
+    const element = svg("g", { class: role, tabindex: -1, role: "button", "aria-pressed": "false" }, box, name);
     element.means = { node: i };
     return { element, box, name, letters };
   }
@@ -273,8 +274,10 @@ function makePanel(method, view) {
     next.forEach((now, e) => now !== status[e] && change(e, now));
     listed = [...ids, ...(data.truth || []).filter((e) => next[e] === MISSED)];
     limit.textContent = `${plural(ids.length, "edge")}, ${text}`;
-    set(picture, { "aria-label": `${method.label}, ${plural(ids.length, "edge")}. Arrow keys move; Tab changes to the edges.` });
-    picture.style.setProperty("--crowd", ids.length > 400 ? 0.35 : ids.length > 120 ? 0.6 : 1);
+    set(picture, { "aria-label": `${method.label}, ${plural(ids.length, "edge")}. Tab: its edges, then its nodes; arrow keys move among them.` });
+    const crowd = ids.length > 400 ? 0.35 : ids.length > 120 ? 0.6 : 1;
+    picture.style.setProperty("--crowd", crowd);
+    picture.style.setProperty("--first", data.truth ? 1 : crowd);
     rove("line", lines.get(listed[0]));
     light(ids);
   }
@@ -342,9 +345,13 @@ function makePanel(method, view) {
     return best;
   }
 
-  function anchor({ node, edge }) {
-    if (edge === undefined) return [plan.x(node), plan.bottom[graph.nodes[node].row]];
-    return where(edge)[where(edge).length >> 1];
+  // The room that a node or a line takes, with the nodes at its ends.
+  function room({ node, edge }) {
+    const ends = edge === undefined ? [node] : [graph.from[edge], graph.to[edge]], points = edge === undefined ? [] : where(edge);
+    const rows = ends.map((i) => graph.nodes[i].row), small = ends.filter((i) => !graph.nodes[i].bar);
+    const xs = [...points.map(([x]) => x), ...small.flatMap((i) => [plan.x(i) - plan.box / 2, plan.x(i) + plan.box / 2])];
+    const [left, right] = xs.length ? [Math.min(...xs), Math.max(...xs)] : [plan.width / 2, plan.width / 2];
+    return { left, right, top: plan.top[Math.max(...rows)], bottom: plan.bottom[Math.min(...rows)] };
   }
 
   function onKey(event) {
@@ -380,13 +387,12 @@ function makePanel(method, view) {
     onpointermove: (event) => event.pointerType !== "touch" && point(under(event)),
     onpointerleave: () => point(null),
     onclick: (event) => view.pin(panel, under(event)),
-    onfocusin: () => point(null),
-    onfocusout: () => view.point(panel, null),
-    onkeydown: onKey,
   });
+  // On the frame, for an svg element that listens to the focus would become a stop of the Tab key itself.
+  set(frame, { onfocusin: () => point(null), onfocusout: () => view.point(panel, null), onkeydown: onKey });
 
   const panel = {
-    method, figure, picture, place, show, heat, anchor, edgesOf,
+    method, figure, picture, place, show, heat, room, edgesOf,
     status: (e) => status[e],
     listed: () => listed,
     press: (thing, on) => elementOf(thing) && set(elementOf(thing), { "aria-pressed": String(on) }),
@@ -532,7 +538,8 @@ function makeTable(view) {
     const cells = [html("td", {}, rank ? count(rank) : "–"), html("th", { scope: "row" }, graph.name(e)), html("td", {}, method.value(e))];
     return html("tr", {}, cells, data.truth ? known : null, data.roles.length ? html("td", {}, view.rolesText(e)) : null);
   }
-  return { details, show };
+  const choose = (i) => { choice.value = i; show(); };
+  return { details, show, choose };
 }
 
 // --- the view
@@ -646,6 +653,7 @@ function draw(host) {
     unpin();
     panels.forEach((panel, j) => (panel.figure.hidden = i >= 0 && i !== j));
     counts.rows.forEach((row, j) => row.classList.toggle("chosen", i === j));
+    if (i >= 0) table.choose(i);
     place();
     grown();
   }
@@ -658,7 +666,7 @@ function draw(host) {
     const shown = state.only < 0 ? panels.length : 1, fit = clamp(Math.floor((width + gap) / (300 + gap)), 1, shown);
     const columns = Math.ceil(shown / Math.ceil(shown / fit));
     grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    panels.forEach((panel) => panel.place(Math.min(760, Math.floor((width - gap * (columns - 1)) / columns))));
+    panels.forEach((panel) => panel.place(Math.min(960, Math.floor((width - gap * (columns - 1)) / columns))));
     chart.place(width - INSET);
     if (state.stop) chart.show(state.index, state.stop);
     unpin();
@@ -711,9 +719,12 @@ function draw(host) {
 
   function tell(panel, thing) {
     tip.replaceChildren(...(thing.edge === undefined ? tellNode(panel, thing.node) : tellEdge(thing.edge)));
-    const from = panel.picture.getBoundingClientRect(), to = root.getBoundingClientRect(), [x, y] = panel.anchor(thing);
-    tip.style.left = `${clamp(from.left - to.left + x - tip.offsetWidth / 2, 4, Math.max(4, to.width - tip.offsetWidth - 6))}px`;
-    tip.style.top = `${from.top - to.top + y + 14}px`;
+    // Beside what it is about, else below: it hides neither end.
+    const from = panel.picture.getBoundingClientRect(), to = root.getBoundingClientRect(), { left, right, top, bottom } = panel.room(thing);
+    const x = from.left - to.left, y = from.top - to.top, width = tip.offsetWidth, most = Math.max(4, to.width - width - 6);
+    const onRight = x + right + 12, onLeft = x + left - 12 - width, beside = onRight <= most || onLeft >= 4;
+    tip.style.left = `${beside ? (onRight <= most ? onRight : onLeft) : clamp(x + (left + right - width) / 2, 4, most)}px`;
+    tip.style.top = `${y + (beside ? (top + bottom - tip.offsetHeight) / 2 : bottom + 8)}px`;
   }
 
   function tellEdge(e) {

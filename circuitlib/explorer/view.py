@@ -276,13 +276,12 @@ def _ranking(scores: EdgeScores, known: list[int], most: int) -> dict[str, list]
 
 def _in_order(values: np.ndarray, order: np.ndarray) -> list[float]:
     """Each value with few digits; with as many as it takes, where fewer would change the order by |value|."""
-    digits, ranked = np.full(len(values), DIGITS), np.abs(values)[order]
+    digits = np.full(len(values), DIGITS)
     while True:
         short = [_short(value, int(d)) for value, d in zip(values.tolist(), digits, strict=True)]
         size = np.abs(np.array(short, dtype=float))[order]
         before, after = order[:-1], order[1:]
         wrong = (size[:-1] < size[1:]) | ((size[:-1] == size[1:]) & (before > after))
-        wrong &= ranked[:-1] != ranked[1:]  # those that tie are in canonical order already
         if not wrong.any():
             return short
         for end in (before[wrong], after[wrong]):
@@ -291,7 +290,7 @@ def _in_order(values: np.ndarray, order: np.ndarray) -> list[float]:
 
 def _short(value: float, digits: int = DIGITS) -> float | int:
     value = float(f"{value:.{digits}g}")
-    return int(value) if value == int(value) and abs(value) < 1e6 else value
+    return int(value) if value == int(value) and abs(value) < 1e15 else value
 
 
 def _threshold(circuit: Circuit) -> float | None:
