@@ -27,7 +27,7 @@ export TQDM_DISABLE := 1
 export WANDB_MODE := disabled
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.* book/tools/vendor*.py book/tools/package-lock.json book/tools/chapter_map.py notebooks/*.ipynb)
+SOURCES := _config.yml _toc.yml $(wildcard book/*.md book/*.bib book/_static/*.* book/tools/vendor*.py book/tools/package-lock.json book/tools/chapter_map.py book/tools/accessible.py notebooks/*.ipynb)
 
 help:  ## list the commands
 	@echo "make book     install what is missing, build the book, print the file to open"

@@ -201,12 +201,13 @@ def _box(chapter: Chapter, x: float, y: float, address: str) -> str:
         raise ValueError(f"{chapter.name}: a title of {len(chapter.title)} characters does not fit on the map")
     baseline = y + BOX / 2 + 4.5
     first = baseline - 7.5 * (len(lines) - 1)
-    title = "".join(f'<text x="{x + 38}" y="{first + 15 * i:g}">{escape(line)}</text>' for i, line in enumerate(lines))
-    label = f"Chapter {chapter.number}: {chapter.title}, {chapter.minutes} minutes"
+    title = " ".join(f'<text x="{x + 38}" y="{first + 15 * i:g}">{escape(line)}</text>' for i, line in enumerate(lines))
+    # The words that can be seen, in their order and with the same spaces: who speaks to the computer says what is read.
+    label = f"Chapter {chapter.number} {chapter.title} {chapter.minutes} min"
     return (
         f'<a href="{escape(address, quote=True)}" aria-label="{escape(label, quote=True)}">'
         f'<rect class="box" x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX}" rx="6"/>'
-        f'<text class="number" x="{x + 20}" y="{baseline:g}">{chapter.number}</text>{title}'
+        f'<text class="number" x="{x + 20}" y="{baseline:g}">{chapter.number}</text> {title} '
         f'<text class="minutes" x="{x + BOX_WIDTH - 10}" y="{baseline:g}">{chapter.minutes} min</text></a>'
     )
 
