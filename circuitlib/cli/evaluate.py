@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -67,8 +68,21 @@ def evaluate(
     elif out is not None:
         common.emit(table.to_csv(), out)
     else:
-        common.emit(table.T.to_string(float_format="{:.4g}".format, na_rep=""), None)
+        common.emit(_shown(table), None)
     common.check_faithful(float(table["faithfulness"].min()), min_faithfulness)
+
+
+def _shown(table) -> str:
+    """A column for each circuit; four decimals, and no minus before a zero."""
+    whole = ("edges", "edges_pruned", "heads")
+    columns = {
+        name: [
+            "" if math.isnan(value) else f"{round(value, 4) + 0.0:.{0 if name in whole else 4}f}"
+            for value in table[name]
+        ]
+        for name in table
+    }
+    return type(table)(columns, table.index).T.to_string()
 
 
 def _read(paths: list[Path]) -> dict[str, object]:
