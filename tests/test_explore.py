@@ -238,6 +238,41 @@ def test_the_known_circuit_and_its_roles_are_taken_over():
     assert content(cl.explore(random_scores(DOCSTRING), roles={"one": "a0.7"}))["roles"] == [["one", ["a0.7"]]]
 
 
+# --- the chapter --------------------------------------------------------------------------------------------------
+
+
+def committed() -> tuple[BeautifulSoup, str]:
+    """The view that chapter 9 holds, and the table of counts that a compared cell prints. nbval does not look at the view."""
+    chapter = json.loads((ROOT / "notebooks" / "09_comparison.ipynb").read_text("utf8"))
+    shown = [output for cell in chapter["cells"] for output in cell.get("outputs", [])]
+    (view,) = ["".join(o["data"]["text/html"]) for o in shown if "circuitlib-explorer" in str(o.get("data", ""))]
+    (table,) = ["".join(o["text"]) for o in shown if "missed  false" in "".join(o.get("text", ""))]
+    return BeautifulSoup(view, "html.parser"), table
+
+
+def test_the_chapter_holds_the_script_as_it_is_now():
+    view, _ = committed()
+    now = soup_of(cl.explore(random_scores(SMALL)))
+    assert view.find_all("script")[1].string == now.find_all("script")[1].string, "run chapter 9 again"
+    assert view.style.string == now.style.string, "run chapter 9 again"
+
+
+def test_the_view_of_the_chapter_holds_what_its_cells_print():
+    view, table = committed()
+    data = json.loads(view.find("script").string)
+    truth = cl.reference_circuit("docstring-4l", "docstring")
+    assert [DOCSTRING.edges[e] for e in data["truth"]] == [*truth]
+    for method, line in zip(data["methods"], table.splitlines()[2:], strict=True):
+        printed = line.removeprefix(method["name"]).split()
+        if "steps" in method:
+            kept = min((step["ids"] for step in method["steps"]), key=lambda ids: abs(len(ids) - len(truth)))
+        else:
+            kept = ranking(method)[: len(truth)]
+        hits = len({*kept} & {*data["truth"]})
+        assert printed[:4] == [str(n) for n in (len(kept), hits, len(truth) - hits, len(kept) - hits)]
+    assert len(str(view)) < 100_000
+
+
 # --- what is unusual ----------------------------------------------------------------------------------------------
 
 
