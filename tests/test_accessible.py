@@ -37,6 +37,10 @@ accessible = load()
             '<img alt="Heat map: a > b." src="../_images/12ab.png" /></a>',
         ),
         ('<img alt="Logo" src="../_static/logo.svg" />', '<img alt="Logo" src="../_static/logo.svg" />'),
+        (
+            '<p><a href="https://example.org"><img alt="A badge" src="../_images/badge.svg" /></a></p>',
+            '<p><a href="https://example.org"><img alt="A badge" src="../_images/badge.svg" /></a></p>',
+        ),
         ('<details><summary aria-label="Answers">', '<details><summary aria-label="Answers">'),
     ],
 )

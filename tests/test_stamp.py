@@ -318,6 +318,7 @@ def test_the_stamped_book_builds_and_each_chapter_has_its_badge(tmp_path):
         soup = BeautifulSoup(page.read_text("utf8"), "html.parser")
         opens = f"https://colab.research.google.com/github/{REPO}/blob/{REF}/notebooks/{path.name}"
         badge = soup.select_one(f'article a[href="{opens}"] img')
+        assert badge.find_parent("a")["href"] == opens  # the nearest: a link in a link would win
         assert badge["alt"] == "Open in Colab" and (page.parent / badge["src"]).resolve().exists()
         assert soup.select(f'.dropdown-launch-buttons a[href="{opens}"]'), "the theme's own button"
         fetched = [

@@ -11,10 +11,18 @@ from __future__ import annotations
 import re
 
 INSIDE = r'(?:[^>"]|"[^"]*")*'  # of a tag: a value in quotes may hold ">"
-PICTURE = rf'<img\b(?={INSIDE}?\ssrc="([^"]*_images/[^"]+)"){INSIDE}>'
+# A picture that is in a link already, as the badge for Colab, keeps that one: the first alternative takes both, and is put back.
+PICTURE = rf'(?P<linked><a\b{INSIDE}>\s*<img\b)|<img\b(?={INSIDE}?\ssrc="([^"]*_images/[^"]+)"){INSIDE}>'
+
+
+def _link(found: re.Match) -> str:
+    if found["linked"]:
+        return found[0]
+    return f'<a class="full-size" href="{found[2]}" title="Open at full size">{found[0]}</a>'
+
 
 BODY = (
-    (re.compile(PICTURE), r'<a class="full-size" href="\1" title="Open at full size">\g<0></a>'),
+    (re.compile(PICTURE), _link),
     (re.compile(r'role="doc-biblioentry"'), 'role="listitem"'),
     (re.compile(r'<summary aria-label="Toggle hidden content">'), "<summary>"),
     (re.compile(r'<script type="text/x-thebe-config">.*?</script>', re.DOTALL), ""),
