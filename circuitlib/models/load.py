@@ -29,7 +29,9 @@ def load_model(name: str, device: str = "cpu"):
             computer does not have.
     """
     loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub}
-    entry, device = info(name), device_named(device)
+    entry = info(name)
+    if device != "cpu":  # which is always there; asking loads torch, and a model that can't be had needs no torch
+        device = device_named(device)
     # Where it is already, too: where there is a GPU, a native model's configuration names that, whatever its weights lie on.
     model = loaders[entry.family](entry).eval().to(device, print_details=False)
     for parameter in model.parameters():
