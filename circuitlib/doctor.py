@@ -28,9 +28,11 @@ PLAIN_MARKS = {OK: "ok", WRONG: "WRONG", NOTE: "-"}  # for a terminal that can't
 
 PACKAGE = Path(__file__).resolve().parent
 MAIN_PACKAGES = ("torch", "transformer-lens", "ipywidgets")
-MEMORY = 2.0e9  # bytes free; the hungriest chapter takes 1.2 GB at its peak (chapter 6, measured), and a browser wants some
-DISK = 1.0e9  # bytes free, for results and converted weights
-SECONDS = 180.0  # for what is tried in another process: seconds on an idle computer, more where thirty people start at once
+# The hungriest chapter takes 1.2 GB at its peak (chapter 6, measured), and a browser wants some. Bytes.
+MEMORY = 2.0e9
+DISK = 1.0e9  # for results and converted weights; bytes
+# What is tried in another process takes seconds on an idle computer, and more where thirty people start at once.
+SECONDS = 180.0
 
 
 @dataclass(frozen=True)
