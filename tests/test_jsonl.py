@@ -107,6 +107,14 @@ def test_what_text_can_not_hold_is_refused_and_nothing_is_written(model, tmp_pat
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_task_that_would_not_be_read_again_is_not_written(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "MAX_FILE_BYTES", 5000)
+    with pytest.raises(ValueError, match="task: a file of .* bytes, expected at most 5000; take fewer prompts"):
+        cl.save_task(model, cl.docstring(model, n=50), tmp_path / "t.jsonl")
+    assert not list(tmp_path.iterdir())
+    cl.save_task(model, cl.docstring(model, n=2), tmp_path / "t.jsonl")
+
+
 # --- written by hand
 
 
@@ -281,6 +289,17 @@ def test_unknown_characters_are_refused_where_the_tokenizer_has_a_token_for_them
     row = {"clean": "11=", "corrupted": "0?=", "answer": "1", "distractors": ["0"]}
     with pytest.raises(ValueError, match=r"line 1: corrupted: expected text that this model's tokenizer knows"):
         cl.load_task(model, written(tmp_path / "t.jsonl", row))
+
+
+def test_a_word_is_not_looked_for_where_the_tokenizer_drops_spaces(tmp_path):
+    model = cl.load_model("handmade-induction")
+    row = {"clean": "a b c a", "corrupted": "a d c a", "answer": "b", "distractors": ["c"], "positions": {"first": "b"}}
+    with pytest.raises(
+        ValueError, match=r"line 1: text: this model's tokenizer makes 'abca' of 'a b c a', so words can't"
+    ):
+        cl.load_task(model, written(tmp_path / "t.jsonl", row))
+    row["positions"] = {"first": 2}
+    assert cl.load_task(model, written(tmp_path / "t.jsonl", row)).positions == {"first": 2}
 
 
 JSON = st.recursive(

@@ -71,9 +71,12 @@ def save_task(model, task: Task, path: str | Path) -> None:
         raise ValueError(f"task: a file of text can't hold it: {error}") from None
     for name in ("clean", "corrupted", "answers", "distractors"):
         _check_same(name, getattr(task, name), getattr(again, name))
+    content = "\n".join(lines) + "\n"
+    if (size := len(content.encode())) > MAX_FILE_BYTES:
+        raise ValueError(f"task: a file of {size} bytes, expected at most {MAX_FILE_BYTES}; take fewer prompts")
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text("\n".join(lines) + "\n", "utf8")
+        temporary.write_text(content, "utf8")
         temporary.replace(path)  # so that an interrupted write leaves the old file
     finally:
         temporary.unlink(missing_ok=True)

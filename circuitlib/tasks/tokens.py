@@ -71,10 +71,14 @@ def same_length(model, prompts: Sequence[str]) -> Int[Tensor, "n pos"]:
 def ends_at(model, text: str, stops: Sequence[int]) -> list[int]:
     """For each number of characters, the position of the token in which the text before it ends, counted with BOS."""
     pieces = encode(model, text)
-    # Decoding ever longer beginnings tells where each token ends, with any tokenizer.
+    # Decoding ever longer beginnings tells where each token ends, with any tokenizer that leaves nothing out.
     beginnings = (pieces[: i + 1] for i in range(len(pieces)))
-    ends = [len(model.tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in beginnings]
-    return [1 + next((i for i, end in enumerate(ends) if end >= stop), len(pieces) - 1) for stop in stops]
+    decoded = [model.tokenizer.decode(part, clean_up_tokenization_spaces=False) for part in beginnings]
+    if decoded[-1:] != [text]:
+        raise ValueError(
+            f"text: this model's tokenizer makes {decoded[-1][:60] if decoded else ''!r} of {text[:60]!r}, so words can't be found by their place"
+        )
+    return [1 + next(i for i, beginning in enumerate(decoded) if len(beginning) >= stop) for stop in stops]
 
 
 def _is_shipped(model) -> bool:
