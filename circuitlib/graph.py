@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, total_ordering
@@ -608,6 +609,9 @@ def _back_through_heads(written: Bool[Tensor, "head pos"]) -> Bool[Tensor, "head
 FORMAT = "circuitlib circuit"
 MAX_FILE_BYTES = 64 * 2**20
 _MAX_SHAPE = {"n_layers": 512, "n_heads": 512, "n_pos": 65536}
+_MAX_PLACES = 2**28  # senders × receivers × positions of a graph in a file: a few bytes could ask for terabytes
+_MAX_LISTED = 2**21  # edges of a graph that lists all of them: more don't fit into a file
+_MAX_NAME = 1000
 
 
 def _write(path: str | Path, text: str) -> None:
@@ -624,8 +628,11 @@ def _write(path: str | Path, text: str) -> None:
 def _read_json(path: str | Path) -> Any:
     path = Path(path)
     try:
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:
-            raise ValueError(f"{path}: {size} bytes, expected at most {MAX_FILE_BYTES}")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
+            raise ValueError(f"{path}: can't be read (not an ordinary file)")
+        if found.st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{path}: {found.st_size} bytes, expected at most {MAX_FILE_BYTES}")
         text = path.read_text("utf8")
     except OSError as error:
         raise ValueError(f"{path}: can't be read ({error.strerror or type(error).__name__})") from None
@@ -665,7 +672,26 @@ def _graph_from(content: Any) -> Graph:
     _check_shape(content)
     if not isinstance(content["mlps"], bool):
         raise ValueError(f"graph: mlps must be true or false, got {str(content['mlps'])[:60]!r}")
-    return Graph.from_shape(content["n_layers"], content["n_heads"], content["mlps"], content["n_pos"])
+    graph = Graph.from_shape(content["n_layers"], content["n_heads"], content["mlps"], content["n_pos"])
+    _check_places(graph)
+    return graph
+
+
+def _check_places(graph: Graph) -> None:
+    senders = 1 + graph.n_layers * (graph.n_heads + graph.mlps)
+    receivers = 1 + graph.n_layers * (3 * graph.n_heads + graph.mlps)
+    if (places := senders * receivers * (graph.n_pos or 1)) > _MAX_PLACES:
+        raise ValueError(f"graph: {places} places for edges, expected at most {_MAX_PLACES}")
+
+
+def _check_text(name: str, value: Any) -> None:
+    """A name in a file: short, and text that can be written again (half a surrogate pair can't be)."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected text or null, got {type(value).__name__}")
+    if len(value) > _MAX_NAME or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{name}: expected text of at most {_MAX_NAME} characters, got {value[:60]!r}")
 
 
 def _check_shape(content: dict) -> None:
@@ -686,10 +712,8 @@ def _circuit_from(content: Any) -> Circuit:
         raise ValueError(f"version: expected 1, got {str(content['version'])[:60]!r}")
     if unknown := sorted(content.keys() - required):
         raise ValueError(f"file: unknown key {unknown[0][:60]!r}")
-    if not (content["task"] is None or isinstance(content["task"], str)):
-        raise ValueError(f"task: expected text or null, got {type(content['task']).__name__}")
-    if not (content["ablation"] is None or isinstance(content["ablation"], str)):
-        raise ValueError(f"ablation: expected text or null, got {type(content['ablation']).__name__}")
+    _check_text("task", content["task"])
+    _check_text("ablation", content["ablation"])
     if not isinstance(content["edges"], list):
         raise ValueError(f"edges: expected a list, got {type(content['edges']).__name__}")
     circuit = Circuit(
@@ -735,6 +759,9 @@ def _circuit_from_eap_ig(content: Any) -> tuple[Circuit, dict[Edge, float]]:
     graph = Graph.from_shape(
         content["cfg"]["n_layers"], content["cfg"]["n_heads"], True, d_model=d_model if type(d_model) is int else None
     )
+    _check_places(graph)
+    if graph.n_edges > _MAX_LISTED:
+        raise ValueError(f"cfg: a graph of {graph.n_edges} edges, expected at most {_MAX_LISTED}")
     if len(content["edges"]) > graph.n_edges:
         raise ValueError(f"edges: expected at most {graph.n_edges}, got {len(content['edges'])}")
     names = {_edge_to_eap_ig(edge): edge for edge in graph.edges}
@@ -750,5 +777,16 @@ def _circuit_from_eap_ig(content: Any) -> tuple[Circuit, dict[Edge, float]]:
         if entry["in_graph"]:
             kept.append(names[name])
         if entry["score"] is not None:
-            scores[names[name]] = 0.0 - float(entry["score"])
+            scores[names[name]] = 0.0 - _finite(name, entry["score"])
     return Circuit(graph, kept), scores
+
+
+def _finite(name: str, score: float) -> float:
+    """A score of a file as a float: JSON has integers and exponents that no float holds."""
+    try:
+        value = float(score)
+    except OverflowError:
+        value = float("inf")
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"edge {name!r}: score must be a finite number")
+    return value
