@@ -477,6 +477,20 @@ def test_it_is_drawn_when_a_notebook_runs_the_scripts_afterwards(show):
     assert page.locator(".explorer").count() == 1 and lines(page)[0] == status_of(SCORES["EAP"].top(28), TRUTH)
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_may_be_hidden_when_it_is_drawn(show, width):
+    page = show(f"<!doctype html><body><details><summary>output</summary>{VIEW.html}</details></body>", width=width)
+    page.locator("summary", has_text="output").click()
+    pictures = page.locator("figure:visible svg")
+    pictures.first.wait_for()
+    assert pictures.count() == (1 if width == 390 else 3)
+    page.wait_for_function(
+        f"() => {{ const root = document.querySelector('.circuitlib-explorer').shadowRoot, drawn = root.querySelector('figure svg');"
+        f"return Math.abs(root.querySelector('.grid').clientWidth / {1 if width == 390 else 3} - drawn.clientWidth) < 20; }}"
+    )
+    assert lines(page)[0] == status_of(SCORES["EAP"].top(28), TRUTH)
+
+
 def test_without_scripts_the_table_stands_there(show):
     page = show(VIEW.page, java_script_enabled=False)
     assert page.locator("td").first.is_visible() and page.locator("tbody tr").count() == 3
@@ -495,6 +509,7 @@ UNUSUAL = {
     "one layer, one head": lambda: cl.explore(random_scores(ONE, 1), cl.Circuit(ONE, ["embed→logits"])),
     "one edge": lambda: cl.explore(cl.Circuit(ONE, ["embed→logits"]), curve=Curve((1,), (0.5,), 5)),
     "circuits of one size": lambda: cl.explore(sweep(SMALL, (4, 4, 4)), curve=Curve((4, 4, 4), (0.0, 0.1, 0.2), 75)),
+    "some with a threshold": lambda: cl.explore([*sweep(SMALL, (3, 8)), cl.random_circuit(SMALL, 5)]),
     "two rows of circuits": lambda: cl.explore({"a": sweep(SMALL, (0, 9)), "b": sweep(SMALL, (3,))}, EMPTY),
     "beyond 0 and 1": lambda: cl.explore(random_scores(SMALL, 1), curve=Curve((5, 9), (-30.0, 40.0), 75)),
     "GPT-2's shape": lambda: cl.explore({"a": random_scores(GPT2, 1), "b": sweep(GPT2)}, cl.random_circuit(GPT2, 30)),

@@ -1,15 +1,17 @@
-// Draws the circuit explorer: from the JSON beside it, into a shadow root, so that the view and the page leave each other alone.
+// Draws the circuit explorer: from the JSON beside it, into a shadow root, so that view and page leave each other alone.
 //
-// The JSON. title; shape: [layers, heads, MLPs or not]; edges: how many the graph has; most: where the slider ends; size: where
-// it starts; truth: the known circuit, or null; roles: [[role, heads], …]; methods. An edge is its place in Graph.edges. A
-// method has a name and either scores (of all edges in order; with ids: of these, the strongest first) and perhaps a curve
-// [sizes, faithfulness]; or steps: circuits from small to large, each with at (its threshold), ids, perhaps faithfulness.
+// The JSON. title; shape: [layers, heads, MLPs or not]; edges: how many the graph has; most: where the slider ends; size:
+// where it starts; truth: the known circuit, or null; roles: [[role, heads], …]; methods. An edge is its place in
+// Graph.edges. A method has a name and either scores (of all edges in order; with ids: of these, the strongest first) and
+// perhaps a curve [sizes, faithfulness]; or steps: circuits from small to large, each with at (its threshold), ids, perhaps
+// faithfulness; omitted says how many were too large.
 (function () {
 "use strict";
 
 const STATUS = ["", "hit", "false", "missed"], HIT = 1, FALSE = 2, MISSED = 3;
 const MEANING = ["", "kept and true", "kept, not true", "true, not kept"];
 const GLYPH = ["", "●", "✕", "○"];
+const BUTTON = { tabindex: -1, role: "button", "aria-pressed": "false" };
 const THUMB = 18; // width of the slider's thumb
 const INSET = 12; // room for the numbers beside the chart
 const FEW = 60; // up to this size one step of the slider is one edge
@@ -107,7 +109,8 @@ function readRanking({ scores, ids, curve }, data) {
 function readSteps(steps) {
   const first = new Map();
   steps.forEach((step, i) => step.ids.forEach((e) => first.has(e) || first.set(e, i)));
-  const name = (i) => (steps[i].at === null ? `circuit ${i + 1} of ${steps.length}` : `τ = ${short(steps[i].at)}`);
+  const single = steps.length === 1, bare = steps.some((step) => step.at === null), how = bare ? "Kept from" : "Kept up to";
+  const name = (i) => (!bare ? `τ = ${short(steps[i].at)}` : single ? "one circuit" : `circuit ${i + 1} of ${steps.length}`);
   const nearest = (k) => closest(range(steps.length), (i) => Math.abs(steps[i].ids.length - k));
   const value = (e) => (first.has(e) ? name(first.get(e)) : "never");
   return {
@@ -122,10 +125,10 @@ function readSteps(steps) {
       };
     },
     width: () => 2.2,
-    heading: "Kept up to",
+    heading: how,
     value,
     rank: () => null,
-    says: (e) => (first.has(e) ? `kept up to ${value(e)}` : "never kept"),
+    says: (e) => (first.has(e) ? `${how.toLowerCase()} ${value(e)}` : "never kept"),
   };
 }
 
@@ -155,12 +158,13 @@ function readStops(methods, data) {
 
 // --- where things are
 
-// Rows go up from the embedding to the logits, as the model computes. A line to the next row bends once. A longer one goes up
-// through the free lane beside its receiver, so that no line runs behind a node.
+// Rows go up from the embedding to the logits, as the model computes. A line to the next row bends once. A longer one goes
+// up through the free lane beside its receiver, so that no line runs behind a node.
 function layOut({ nodes, columns, rows, mlps, from, to, part }, width) {
   const longest = Math.max(...nodes.map((node) => (node.head ? node.name.length : 0)));
   const fits = (width / columns) * 0.74 >= longest * 6.3 + 5; // else a head is its number, and the layer stands at the left
-  const left = fits ? 2 : 26, pitch = Math.max(21, (width - left - 2) / columns), box = Math.min(62, pitch * 0.74);
+  const left = fits ? 2 : 26, right = fits || !mlps ? 2 : 12, pitch = Math.max(21, (width - left - right) / columns);
+  const box = Math.min(62, pitch * 0.74);
   const letters = box >= 27, gap = mlps ? 34 : 44, top = [], bottom = [];
   let y = 2;
   for (const row of range(rows).reverse()) {
@@ -170,15 +174,21 @@ function layOut({ nodes, columns, rows, mlps, from, to, part }, width) {
     y = bottom[row] + gap;
   }
   const middle = left + (columns * pitch) / 2;
-  const x = (i) => (nodes[i].bar ? middle : left + (nodes[i].column + 0.5) * pitch);
+  const mlp = Math.min(box + right - 2, 62); // its name has no layer at the left to be shorter for
+  const widths = nodes.map((node) => (node.bar ? columns * pitch : node.head ? box : mlp));
+  const x = (i) => (nodes[i].bar ? middle : left + (nodes[i].column + 0.5) * pitch + (widths[i] - box) / 2);
   const port = (e) => x(to[e]) + ({ q: -0.29, v: 0.29 }[part[e]] || 0) * box;
-  const lane = (e, column) => left + column * pitch + ((from[e] % 5) - 2) * Math.min(1.7, (pitch - box) / 9);
+  function lane(e, column) {
+    const beside = ((from[e] % 5) - 2) * Math.min(1.7, (pitch - box) / 9);
+    return clamp(left + column * pitch + beside, left + 1.5, left + columns * pitch - 1.5);
+  }
 
   // The embedding and the logits are as wide as the picture: a line leaves or meets them wherever it runs.
   function points(e) {
     const s = nodes[from[e]], r = nodes[to[e]];
     const leaves = s.bar ? null : x(from[e]), meets = r.bar ? null : port(e);
-    if (r.row === s.row + 1) return upward(leaves ?? meets ?? middle, top[s.row], meets ?? leaves ?? middle, bottom[r.row]);
+    const [x0, x1] = [leaves ?? meets ?? middle, meets ?? leaves ?? middle];
+    if (r.row === s.row + 1) return upward(x0, top[s.row], x1, bottom[r.row]);
     const across = lane(e, besides(e, s, r));
     return [
       ...upward(leaves ?? across, top[s.row], across, bottom[s.row + 1]),
@@ -189,7 +199,7 @@ function layOut({ nodes, columns, rows, mlps, from, to, part }, width) {
     if (!r.bar) return r.column + Number(s.bar ? part[e] === "v" : s.column > r.column);
     return s.bar ? 0 : s.column + Number(s.column < columns / 2);
   }
-  return { x, top, bottom, box, letters, fits, pitch, points, width: left + columns * pitch + 2, height: y - gap + 2 };
+  return { x, top, bottom, box, widths, letters, fits, points, width: left + columns * pitch + right, height: y - gap + 2 };
 }
 
 // The points of an upright curve. They are drawn, and the pointer is compared with them.
@@ -230,7 +240,7 @@ function makePanel(method, view) {
     const box = svg("rect", { rx: 6 }), name = svg("text", { class: "name" });
     const letters = node.head ? [..."qkv"].map((p) => svg("text", { class: "part" }, p)) : [];
     const role = view.rolesOf(i) ? "node playing" : "node";
-    const element = svg("g", { class: role, tabindex: -1, role: "button", "aria-pressed": "false" }, box, name);
+    const element = svg("g", { ...BUTTON, class: role }, box, name);
     element.means = { node: i };
     return { element, box, name, letters };
   }
@@ -239,26 +249,27 @@ function makePanel(method, view) {
     plan = layOut(graph, width);
     places.clear();
     set(picture, { width: plan.width, height: plan.height, viewBox: `0 0 ${plan.width} ${plan.height}` });
-    const wide = plan.width > width + 1;
-    set(frame, { tabindex: wide && "0", role: wide && "region", "aria-label": wide && `${method.label}, scrolls sideways` });
-    nodes.forEach((node, i) => placeNode(graph.nodes[i], node, plan.x(i)));
+    const wide = plan.width > width + 1, label = `${method.label}, scrolls sideways`;
+    set(frame, { tabindex: wide && "0", role: wide && "region", "aria-label": wide && label });
+    nodes.forEach((node, i) => placeNode(graph.nodes[i], node, plan.x(i), plan.widths[i]));
     boxes.querySelectorAll(".layer").forEach((label) => label.remove());
     if (!plan.fits) boxes.append(...graph.nodes.filter((node) => node.head === "0").map(layerLabel));
     lines.forEach((line, e) => set(line, { d: drawn(where(e)) }));
   }
 
-  function placeNode(node, { box, name, letters }, x) {
+  function placeNode(node, { box, name, letters }, x, width) {
     const y = plan.top[node.row], height = plan.bottom[node.row] - y, lit = node.head && plan.letters;
-    const width = node.bar ? plan.pitch * graph.columns : plan.box;
     set(box, { x: x - width / 2, y, width, height });
-    set(name, { x, y: lit ? y + 13 : y + height / 2 + 4 }).textContent = plan.fits || !node.head ? node.name : node.head;
+    set(name, { x, y: lit ? y + 13 : y + height / 2 + 4 });
+    name.textContent = plan.fits || !node.head ? node.name : node.head;
     letters.forEach((letter, p) => {
       set(letter, { x: x + (p - 1) * 0.29 * plan.box, y: y + height - 4, display: lit ? null : "none" });
     });
   }
 
   function layerLabel(node) {
-    return svg("text", { class: "layer", x: 0, y: (plan.top[node.row] + plan.bottom[node.row]) / 2 + 4 }, `a${node.layer}`);
+    const y = (plan.top[node.row] + plan.bottom[node.row]) / 2 + 4;
+    return svg("text", { class: "layer", x: 0, y }, `a${node.layer}`);
   }
 
   function where(e) {
@@ -274,10 +285,12 @@ function makePanel(method, view) {
     next.forEach((now, e) => now !== status[e] && change(e, now));
     listed = [...ids, ...(data.truth || []).filter((e) => next[e] === MISSED)];
     limit.textContent = `${plural(ids.length, "edge")}, ${text}`;
-    set(picture, { "aria-label": `${method.label}, ${plural(ids.length, "edge")}. Tab: its edges, then its nodes; arrow keys move among them.` });
-    const crowd = ids.length > 400 ? 0.35 : ids.length > 120 ? 0.6 : 1;
-    picture.style.setProperty("--crowd", crowd);
-    picture.style.setProperty("--first", data.truth ? 1 : crowd);
+    const keys = "Tab: its edges, then its nodes; arrow keys move among them.";
+    set(picture, { "aria-label": `${method.label}, ${plural(ids.length, "edge")}. ${keys}` });
+    const faint = (n) => (n > 400 ? 0.35 : n > 120 ? 0.6 : 1);
+    picture.style.setProperty("--kept", faint(ids.length));
+    picture.style.setProperty("--first", data.truth ? 1 : faint(ids.length));
+    picture.style.setProperty("--lost", faint(listed.length - ids.length));
     rove("line", lines.get(listed[0]));
     light(ids);
   }
@@ -293,7 +306,7 @@ function makePanel(method, view) {
   }
 
   function makeLine(e) {
-    const line = svg("path", { class: "line", d: drawn(where(e)), tabindex: -1, role: "button", "aria-pressed": "false" });
+    const line = svg("path", { ...BUTTON, class: "line", d: drawn(where(e)) });
     line.style.setProperty("--w", method.width(e).toFixed(1));
     line.means = { edge: e };
     return line;
@@ -347,9 +360,11 @@ function makePanel(method, view) {
 
   // The room that a node or a line takes, with the nodes at its ends.
   function room({ node, edge }) {
-    const ends = edge === undefined ? [node] : [graph.from[edge], graph.to[edge]], points = edge === undefined ? [] : where(edge);
+    const ends = edge === undefined ? [node] : [graph.from[edge], graph.to[edge]];
+    const points = edge === undefined ? [] : where(edge);
     const rows = ends.map((i) => graph.nodes[i].row), small = ends.filter((i) => !graph.nodes[i].bar);
-    const xs = [...points.map(([x]) => x), ...small.flatMap((i) => [plan.x(i) - plan.box / 2, plan.x(i) + plan.box / 2])];
+    const sides = small.flatMap((i) => [plan.x(i) - plan.widths[i] / 2, plan.x(i) + plan.widths[i] / 2]);
+    const xs = [...points.map(([x]) => x), ...sides];
     const [left, right] = xs.length ? [Math.min(...xs), Math.max(...xs)] : [plan.width / 2, plan.width / 2];
     return { left, right, top: plan.top[Math.max(...rows)], bottom: plan.bottom[Math.min(...rows)] };
   }
@@ -410,8 +425,8 @@ function makeChart(methods, stops, data, go) {
   const low = clamp(Math.min(...values), -1, 0), high = clamp(Math.max(...values), 1, 2);
   const picture = svg("svg", { class: "chart", height, "aria-hidden": "true" });
   const axis = svg("svg", { height: 31, "aria-hidden": "true" }), end = Math.max(1, stops.length - 1);
-  const cursor = svg("path", { class: "cursor" }), dots = curves.map((method) => svg("circle", { r: 4.5, class: `dot m${method.index}` }));
-  let width = 0;
+  const cursor = svg("path", { class: "cursor" }), dots = curves.map(() => svg("circle", { r: 4.5 }));
+  let width = 0, alone = -1;
   const x = (i) => THUMB / 2 + (i / end) * (width - THUMB);
   const y = (f) => 16 + (height - 24) * (1 - (clamp(f, low, high) - low) / (high - low));
 
@@ -421,7 +436,11 @@ function makeChart(methods, stops, data, go) {
     return i && i - (stops[i].k - k) / (stops[i].k - stops[i - 1].k || 1);
   }
 
-  function place(to) {
+  // Of several curves, that of a method that is shown alone stands out.
+  const look = (kind, { index }) => `${kind} m${index}${alone >= 0 && alone !== index ? " faint" : ""}`;
+
+  function place(to, only) {
+    alone = only;
     width = Math.max(to, 2 * THUMB);
     set(picture, { width });
     set(axis, { width }).replaceChildren(...ticks());
@@ -430,6 +449,7 @@ function makeChart(methods, stops, data, go) {
       svg("text", { class: "tick", x: 2 - INSET, y: y(f) + 4 }, String(f)),
     ]);
     const name = svg("text", { class: "tick", x: x(0) + 3, y: y(1) - 5 }, "faithfulness");
+    curves.forEach((method, i) => set(dots[i], { class: look("dot", method) }));
     if (curves.length) picture.replaceChildren(...rules, name, cursor, ...curves.flatMap(drawCurve), ...dots);
   }
 
@@ -442,20 +462,21 @@ function makeChart(methods, stops, data, go) {
     });
     const marks = points.filter((_, i) => method.measured.includes(stops[i].k));
     return [
-      svg("path", { class: `curve m${method.index}`, d: drawn(method.circuits ? [...steps, last(points)] : points) }),
-      ...marks.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.2, class: `mark m${method.index}` })),
+      svg("path", { class: look("curve", method), d: drawn(method.circuits ? [...steps, last(points)] : points) }),
+      ...marks.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.2, class: look("mark", method) })),
     ];
   }
 
   function ticks() {
     const first = stops[0].k, most = last(stops).k, known = data.truth ? data.truth.length : -1, taken = [];
-    const wanted = [first, most, known, 1, 10, 30, 100, 300, 1000, 3, 3000, ...(byCircuit ? methods.flatMap((method) => method.sizes) : [])];
-    return [...new Set(wanted)].flatMap((k) => {
-      const px = x(at(k)), half = 5 + 3.7 * count(k).length, free = taken.every(([other, its]) => Math.abs(other - px) > half + its);
+    const circuits = byCircuit ? methods.flatMap((method) => method.sizes) : [];
+    return [...new Set([first, most, known, 1, 10, 30, 100, 300, 1000, 3, 3000, ...circuits])].flatMap((k) => {
+      const px = x(at(k)), half = 5 + 3.7 * count(k).length;
+      const free = taken.every(([other, its]) => Math.abs(other - px) > half + its);
       if (k < first || k > most || !free) return [];
       taken.push([px, half]);
-      const anchor = px < half ? "start" : px > width - half ? "end" : "middle";
-      const text = { class: k === known ? "tick known" : "tick", "text-anchor": anchor, x: anchor === "end" ? width : anchor === "start" ? 3 : px };
+      const [anchor, tx] = px < half ? ["start", 3] : px > width - half ? ["end", width] : ["middle", px];
+      const text = { class: k === known ? "tick known" : "tick", "text-anchor": anchor, x: tx };
       const label = k === known ? [svg("text", { ...text, y: 28 }, "known circuit")] : [];
       return [svg("path", { class: "rule", d: `M${px} 0V4` }), svg("text", { ...text, y: 16 }, count(k)), ...label];
     });
@@ -467,9 +488,11 @@ function makeChart(methods, stops, data, go) {
     curves.forEach((method, i) => set(dots[i], { cx: px, cy: y(value(method, stop)) }));
   }
 
-  set(picture, {
-    onpointerdown: (event) => go(Math.round(((event.clientX - picture.getBoundingClientRect().left - x(0)) / (x(end) - x(0))) * end)),
-  });
+  function onPointerDown(event) {
+    const along = event.clientX - picture.getBoundingClientRect().left - x(0);
+    go(Math.round((along / (x(end) - x(0))) * end));
+  }
+  set(picture, { onpointerdown: onPointerDown });
   return { picture, axis, place, show };
 }
 
@@ -487,13 +510,14 @@ function makeCounts(methods, data) {
     const text = ({ faithfulness: f }) => (f ? (f.exact ? "" : "≈ ") + share(f.value) : "–");
     columns.push(["Faithfulness", "Faithf.", text, ({ faithfulness: f }) => (f ? f.value : NaN)]);
   }
-  const heads = [["Method"], ...columns].map(([name, brief]) =>
-    html("th", { scope: "col" }, brief ? [html("span", { class: "long" }, name), html("abbr", { title: name }, brief)] : name),
-  );
+  const both = (name, brief) => [html("span", { class: "long" }, name), html("abbr", { title: name }, brief)];
+  const head = ([name, brief]) => html("th", { scope: "col" }, brief ? both(name, brief) : name);
+  const heads = html("thead", {}, html("tr", {}, [["Method"], ...columns].map(head)));
   const cells = methods.map(() => columns.map(() => html("td")));
-  const rows = methods.map((method, i) => html("tr", {}, html("th", { scope: "row" }, swatch(method), method.label), cells[i]));
+  const first = (method) => html("th", { scope: "row" }, swatch(method), method.label);
+  const rows = methods.map((method, i) => html("tr", {}, first(method), cells[i]));
   const caption = html("caption", { class: "unseen" }, "What each method keeps at this size");
-  const table = html("table", { class: "counts" }, caption, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows));
+  const table = html("table", { class: "counts" }, caption, heads, html("tbody", {}, rows));
 
   function swatch(method) {
     const line = svg("path", { class: `curve m${method.index}`, d: "M0 4H22" });
@@ -514,7 +538,8 @@ function makeCounts(methods, data) {
 
 function makeTable(view) {
   const { panels, graph, data } = view, column = (name) => html("th", { scope: "col" }, name);
-  const choice = html("select", { onchange: show }, panels.map((panel, i) => html("option", { value: i }, panel.method.label)));
+  const options = panels.map((panel, i) => html("option", { value: i }, panel.method.label));
+  const choice = html("select", { onchange: show }, options);
   const caption = html("caption"), body = html("tbody"), value = column("Score");
   const extra = [...(data.truth ? [column("Known circuit")] : []), ...(data.roles.length ? [column("Roles")] : [])];
   const head = html("thead", {}, html("tr", {}, column("Rank"), column("Edge"), value, extra));
@@ -529,14 +554,17 @@ function makeTable(view) {
     const panel = panels[Number(choice.value) || 0], listed = panel.listed();
     const kept = listed.filter((e) => panel.status(e) !== MISSED).length, missed = listed.length - kept;
     value.textContent = panel.method.heading;
-    caption.textContent = `${panel.method.label}: ${plural(kept, "edge")} kept, the strongest first${missed ? `; then ${count(missed)} missed` : ""}`;
+    const then = missed ? `; then ${count(missed)} missed` : "";
+    caption.textContent = `${panel.method.label}: ${plural(kept, "edge")} kept, the strongest first${then}`;
     body.replaceChildren(...listed.map((e) => row(panel, e)));
   }
   function row(panel, e) {
-    const status = panel.status(e), rank = panel.method.rank(e), { method } = panel;
-    const known = html("td", { class: STATUS[status] }, html("span", { "aria-hidden": "true" }, GLYPH[status]), ` ${STATUS[status]}: ${MEANING[status]}`);
-    const cells = [html("td", {}, rank ? count(rank) : "–"), html("th", { scope: "row" }, graph.name(e)), html("td", {}, method.value(e))];
-    return html("tr", {}, cells, data.truth ? known : null, data.roles.length ? html("td", {}, view.rolesText(e)) : null);
+    const status = panel.status(e), rank = panel.method.rank(e), glyph = html("span", { "aria-hidden": "true" }, GLYPH[status]);
+    const cells = [html("td", {}, rank ? count(rank) : "–"), html("th", { scope: "row" }, graph.name(e))];
+    cells.push(html("td", {}, panel.method.value(e)));
+    if (data.truth) cells.push(html("td", { class: STATUS[status] }, glyph, ` ${STATUS[status]}: ${MEANING[status]}`));
+    if (data.roles.length) cells.push(html("td", {}, view.rolesText(e)));
+    return html("tr", {}, cells);
   }
   const choose = (i) => { choice.value = i; show(); };
   return { details, show, choose };
@@ -550,13 +578,13 @@ function draw(host) {
   const graph = readGraph(data.shape), methods = data.methods.map((method, i) => readMethod(method, i, data));
   const stops = readStops(methods, data), byStep = stops[0].step !== undefined, known = new Set(data.truth || []);
   const roles = data.roles.map(([role, heads]) => [role.replaceAll("_", " "), heads]);
-  const narrow = host.clientWidth > 0 && host.clientWidth < NARROW && methods.length > 1;
-  const state = { stop: null, index: 0, only: narrow ? 0 : -1, pinned: null, pointed: null };
+  const state = { stop: null, index: 0, only: -1, pinned: null, pointed: null, width: 0 }, radios = [];
 
   const view = { graph, data, rolesOf, rolesText, edgeText, point, pin, grown, isTrue: (e) => known.has(e) };
   const panels = (view.panels = methods.map((method) => makePanel(method, view)));
   const counts = makeCounts(methods, data), table = makeTable(view), chart = makeChart(methods, stops, data, go);
-  const slider = html("input", { type: "range", min: 0, max: stops.length - 1, "aria-label": byStep ? "Threshold" : "Edges kept" });
+  const wanted = byStep ? "Threshold" : "Edges kept";
+  const slider = html("input", { type: "range", min: 0, max: stops.length - 1, "aria-label": wanted });
   const number = html("input", { type: "number", min: 0, max: data.most, "aria-label": "Edges kept, exactly" });
   const live = html("p", { class: "unseen", role: "status" }), tip = html("div", { class: "tip", hidden: true });
   const grid = html("div", { class: "grid" }, panels.map((panel) => panel.figure));
@@ -570,7 +598,7 @@ function draw(host) {
   const shadow = host.attachShadow({ mode: "open" });
   shadow.append(html("style", {}, "STYLE"), root);
   shadow.addEventListener("keydown", onKey);
-  only(state.only);
+  place();
   exactly(data.size, false);
   new ResizeObserver(place).observe(root);
 
@@ -580,32 +608,41 @@ function draw(host) {
     const more = button("+", byStep ? "smaller threshold, more edges" : "more edges", () => go(state.index + 1));
     const size = data.truth ? data.truth.length : Infinity;
     const jump = byStep || size > data.most ? null : button(`as many as known: ${count(size)}`, null, () => exactly(size));
-    const lead = html("span", { class: "lead" }, byStep ? "Threshold" : "Edges kept");
-    return html("div", { class: "controls" }, lead, less, byStep ? null : number, more, jump, methods.length > 1 ? chooser() : null);
+    const methodsShown = methods.length > 1 ? chooser() : null, lead = html("span", { class: "lead" }, wanted);
+    return html("div", { class: "controls" }, lead, less, byStep ? null : number, more, jump, methodsShown);
   }
 
   function chooser() {
-    const choices = [["all", -1], ...methods.map((method, i) => [method.label, i])];
-    const radio = (i) => html("input", { type: "radio", name: "show", checked: i === state.only, onchange: () => only(i) });
-    const labels = choices.map(([name, i]) => html("label", {}, radio(i), html("span", {}, name)));
+    const labels = ["all", ...methods.map((method) => method.label)].map((name, i) => {
+      radios.push(html("input", { type: "radio", name: "show", checked: i === 0, onchange: () => only(i - 1) }));
+      return html("label", {}, radios[i], html("span", {}, name));
+    });
     return html("fieldset", {}, html("legend", { class: "unseen" }, "Methods shown"), labels);
   }
 
   function legend() {
-    const line = (status) => svg("svg", { width: 30, height: 10, "aria-hidden": "true", class: STATUS[status] }, svg("path", { class: "line", d: "M1 5H29", style: "--w:2.4" }));
-    const hide = (status, off) => { grid.classList.toggle(`without-${STATUS[status]}`, off); unpin(); };
-    const toggle = (status) => html("label", {}, html("input", { type: "checkbox", checked: true, onchange: (event) => hide(status, !event.target.checked) }), line(status), html("span", {}, `${STATUS[status]}: ${MEANING[status]}`));
-    const items = data.truth ? [HIT, FALSE, MISSED].map(toggle) : html("span", {}, line(HIT), "kept");
+    const stroke = () => svg("path", { class: "line", d: "M1 5H29", style: "--w:2.4" });
+    const line = (name) => svg("svg", { width: 30, height: 10, "aria-hidden": "true", class: name }, stroke());
+    function toggle(status) {
+      const box = html("input", { type: "checkbox", checked: true }), name = STATUS[status];
+      set(box, { onchange: () => { grid.classList.toggle(`without-${name}`, !box.checked); unpin(); } });
+      return html("label", {}, box, line(name), html("span", {}, `${name}: ${MEANING[status]}`));
+    }
+    const items = data.truth ? [HIT, FALSE, MISSED].map(toggle) : html("span", {}, line("hit"), "kept");
     const played = roles.map(([role, heads]) => html("span", {}, html("b", {}, role), ` ${heads.join(", ")}`));
-    return html("div", { class: "legend" }, html("div", { class: "keys" }, items), played.length ? html("p", { class: "roles" }, played) : null);
+    const below = played.length ? html("p", { class: "roles" }, played) : null;
+    return html("div", { class: "legend" }, html("div", { class: "keys" }, items), below);
   }
 
   function notes() {
-    const said = [];
-    if (data.most < data.edges) said.push(`Of each ranking only the strongest ${count(data.most)} of ${count(data.edges)} edges are here${data.truth ? ", and the true ones" : ""}.`);
-    for (const { name, omitted } of data.methods) if (omitted) said.push(`${name || "These circuits"}: ${plural(omitted, "circuit")} with more edges left out.`);
+    const said = [], truth = data.truth ? ", and the true ones" : "", part = `${count(data.most)} of ${count(data.edges)}`;
+    if (data.most < data.edges) said.push(`Of each ranking only the strongest ${part} edges are here${truth}.`);
+    for (const { name, omitted } of data.methods) {
+      if (omitted) said.push(`${name || "These circuits"}: ${plural(omitted, "circuit")} with more edges left out.`);
+    }
     if (methods.some((method) => !method.circuits)) said.push("The stronger an edge, the wider its line.");
-    said.push("Point at a line or a node, or go there by Tab and the arrow keys. A click or Enter keeps what is said, Escape lets go.");
+    said.push("Point at a line or a node, or go there by Tab and the arrow keys.");
+    said.push("A click or Enter keeps what is said, Escape lets go.");
     return html("p", { class: "notes" }, said.join(" "));
   }
 
@@ -643,13 +680,14 @@ function draw(host) {
   }
 
   function spokenText(found, i) {
-    const known = data.truth ? `, ${plural(found.hits, "hit")}, ${count(found.missed)} missed, ${count(found.false)} false` : "";
+    const { hits, missed } = found, truth = `, ${plural(hits, "hit")}, ${count(missed)} missed, ${count(found.false)} false`;
     const carried = found.faithfulness ? `, faithfulness ${share(found.faithfulness.value)}` : "";
-    return `${methods[i].label}: ${plural(found.edges, "edge")}${known}${carried}.`;
+    return `${methods[i].label}: ${plural(found.edges, "edge")}${data.truth ? truth : ""}${carried}.`;
   }
 
   function only(i) {
     state.only = i;
+    radios[i + 1].checked = true;
     unpin();
     panels.forEach((panel, j) => (panel.figure.hidden = i >= 0 && i !== j));
     counts.rows.forEach((row, j) => row.classList.toggle("chosen", i === j));
@@ -660,14 +698,21 @@ function draw(host) {
 
   // Pictures stand side by side where there is room for the names in them, else below each other.
   function place() {
-    const width = root.clientWidth - 2 * parseFloat(getComputedStyle(root).paddingLeft), gap = 18;
-    if (width <= 0 || (width === state.width && state.only === state.placed)) return;
+    const room = root.clientWidth - 2 * parseFloat(getComputedStyle(root).paddingLeft), gap = 18;
+    const width = room > 0 ? room : state.width || NARROW; // hidden as yet, in a folded cell or a frame to come
+    if (width === state.width && state.only === state.placed) return;
     Object.assign(state, { width, placed: state.only });
+    if (room > 0 && !state.seen && methods.length > 1 && room < NARROW) {
+      state.seen = true;
+      return only(0);
+    }
+    state.seen = state.seen || room > 0;
     const shown = state.only < 0 ? panels.length : 1, fit = clamp(Math.floor((width + gap) / (300 + gap)), 1, shown);
     const columns = Math.ceil(shown / Math.ceil(shown / fit));
     grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    panels.forEach((panel) => panel.place(Math.min(960, Math.floor((width - gap * (columns - 1)) / columns))));
-    chart.place(width - INSET);
+    const each = Math.min(960, Math.floor((width - gap * (columns - 1)) / columns));
+    panels.forEach((panel) => panel.place(each));
+    chart.place(width - INSET, state.only);
     if (state.stop) chart.show(state.index, state.stop);
     unpin();
   }
@@ -701,9 +746,9 @@ function draw(host) {
   }
 
   function pin(panel, thing) {
-    const before = state.pinned;
+    const before = state.pinned, same = before && thing && before.panel === panel;
     unpin();
-    if (!thing || (before && before.panel === panel && before.thing.edge === thing.edge && before.thing.node === thing.node)) return;
+    if (!thing || (same && before.thing.edge === thing.edge && before.thing.node === thing.node)) return;
     point(panel, thing);
     state.pinned = { panel, thing };
     panel.press(thing, true);
@@ -720,11 +765,12 @@ function draw(host) {
   function tell(panel, thing) {
     tip.replaceChildren(...(thing.edge === undefined ? tellNode(panel, thing.node) : tellEdge(thing.edge)));
     // Beside what it is about, else below: it hides neither end.
-    const from = panel.picture.getBoundingClientRect(), to = root.getBoundingClientRect(), { left, right, top, bottom } = panel.room(thing);
+    const from = panel.picture.getBoundingClientRect(), to = root.getBoundingClientRect(), room = panel.room(thing);
     const x = from.left - to.left, y = from.top - to.top, width = tip.offsetWidth, most = Math.max(4, to.width - width - 6);
-    const onRight = x + right + 12, onLeft = x + left - 12 - width, beside = onRight <= most || onLeft >= 4;
-    tip.style.left = `${beside ? (onRight <= most ? onRight : onLeft) : clamp(x + (left + right - width) / 2, 4, most)}px`;
-    tip.style.top = `${y + (beside ? (top + bottom - tip.offsetHeight) / 2 : bottom + 8)}px`;
+    const onRight = x + room.right + 12, onLeft = x + room.left - 12 - width;
+    const below = clamp(x + (room.left + room.right - width) / 2, 4, most), beside = onRight <= most ? onRight : onLeft;
+    tip.style.left = `${beside < 4 ? below : beside}px`;
+    tip.style.top = `${y + (beside < 4 ? room.bottom + 8 : (room.top + room.bottom - tip.offsetHeight) / 2)}px`;
   }
 
   function tellEdge(e) {
@@ -734,18 +780,23 @@ function draw(host) {
       const cells = [method.value(e), rank ? `rank ${count(rank)}` : "", kept ? "kept" : "not kept"];
       return html("tr", {}, html("th", { scope: "row" }, method.label), cells.map((text) => html("td", {}, text)));
     });
-    return [html("p", {}, html("b", {}, graph.name(e)), truth), ...(played ? [html("p", {}, played)] : []), html("table", {}, html("tbody", {}, rows))];
+    const lines = [html("p", {}, html("b", {}, graph.name(e)), truth)];
+    return [...lines, ...(played ? [html("p", {}, played)] : []), html("table", {}, html("tbody", {}, rows))];
   }
 
   function tellNode(panel, i) {
     const kept = panel.edgesOf(i).filter((e) => panel.status(e) !== MISSED), { name } = graph.nodes[i], played = rolesOf(i);
-    const list = (edges, text) => edges.slice(0, 8).map(text).join(", ") + (edges.length > 8 ? ` and ${count(edges.length - 8)} more` : "") || "nothing";
-    const into = list(kept.filter((e) => graph.to[e] === i), (e) => graph.sender(e) + (graph.part[e] && ` (${graph.part[e]})`));
-    const out = list(kept.filter((e) => graph.from[e] === i), graph.receiver);
-    const lines = [html("p", {}, html("b", {}, name), played && ` ${played}`, methods.length > 1 ? `, in ${panel.method.label}` : "")];
-    if (name !== "embed") lines.push(html("p", {}, `reads ${into}`));
-    if (name !== "logits") lines.push(html("p", {}, `is read by ${out}`));
+    const into = kept.filter((e) => graph.to[e] === i), out = kept.filter((e) => graph.from[e] === i);
+    const sender = (e) => graph.sender(e) + (graph.part[e] && ` (${graph.part[e]})`);
+    const where = methods.length > 1 ? `, in ${panel.method.label}` : "";
+    const lines = [html("p", {}, html("b", {}, name), played && ` ${played}`, where)];
+    if (name !== "embed") lines.push(html("p", {}, `reads ${listed(into.map(sender))}`));
+    if (name !== "logits") lines.push(html("p", {}, `is read by ${listed(out.map(graph.receiver))}`));
     return lines;
+  }
+  function listed(names) {
+    const more = names.length > 8 ? ` and ${count(names.length - 8)} more` : "";
+    return names.slice(0, 8).join(", ") + more || "nothing";
   }
 
   // --- the page around
