@@ -198,7 +198,10 @@ def _is_live(live: bool | None) -> bool:
 
 
 def _choice(name: str, options: Mapping[str, object], kind: type = ipw.RadioButtons):
-    """A labelled choice. Native controls only: a screen reader can name them, and arrow keys move through them."""
+    """A labelled choice. Native controls only: a screen reader can name them, and arrow keys move through them.
+
+    Radio buttons only once in a widget: ipywidgets gives them no name, so arrow keys would go on into the next group.
+    """
     style = {"description_width": "initial"}
     return kind(options=list(options.items()), description=name, style=style, layout=ipw.Layout(width="max-content"))
 
@@ -207,8 +210,7 @@ def _tick(head: str, with_index: bool):
     """Whether a head is taken away. A page without a kernel needs a control with an index, which a tick box has not."""
     if not with_index:
         return ipw.Checkbox(description=head, indent=False, layout=ipw.Layout(width="4.5rem"))
-    options = [(f"{head} in place", False), (f"{head} removed", True)]
-    return ipw.RadioButtons(options=options, layout=ipw.Layout(width="max-content", margin="0 1.5rem 0 0"))
+    return _choice(head, {"in place": False, "removed": True}, ipw.Dropdown)
 
 
 def _shown(controls: Sequence, picture: Callable[..., str], live: bool, more: str) -> list[ipw.Widget]:
@@ -304,7 +306,7 @@ def _editor(model, clean: str, examples: dict[str, str], answer: str, wrong: lis
     first = next(iter(examples.values()))
     clean_text, corrupted_text = _field("Clean", clean, ipw.Textarea), _field("Corrupted", first, ipw.Textarea)
     right, others = _field("Answer", answer), _field("Wrong answers", " ".join(word.strip() for word in wrong))
-    which = _choice("Patch", MODES)
+    which = _choice("Patch", MODES, ipw.Dropdown)
     which.value = mode
     button = ipw.Button(description="Patch every place", button_style="primary", layout=ipw.Layout(width="max-content"))
 
