@@ -1,4 +1,4 @@
-"""What every test shares: no hook may survive on a model."""
+"""What every test shares: no hook may survive on a model, and the slow tests of a file run in one place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import weakref
 import pytest
 
 _models: weakref.WeakSet = weakref.WeakSet()
+ONE_BY_ONE = "test_mutations"  # its tests share nothing, and each takes minutes
+
+
+def pytest_collection_modifyitems(items):
+    """For ``--dist loadgroup``: the slow tests of a file stay together, since they share a browser, a cluster, an environment."""
+    for item in items:
+        if item.get_closest_marker("slow") and item.path.stem != ONE_BY_ONE:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(autouse=True)
