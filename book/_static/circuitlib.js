@@ -60,9 +60,27 @@
     });
   }
 
+  function search() {
+    // The search reads each page that it found to quote from it. A browser does not allow that to a page opened as a file.
+    if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
+      DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+    }
+  }
+
+  function unfold() {
+    // What scrolls sideways can be reached by keyboard. The theme sees to it where it can see; not in what is folded.
+    document.addEventListener("toggle", function (event) {
+      event.target.querySelectorAll("pre, .cell_output > .output").forEach(function (part) {
+        part.tabIndex = part.scrollWidth > part.clientWidth ? 0 : -1;
+      });
+    }, true);
+  }
+
   function start() {
     theme();
     pictures();
+    unfold();
+    search();
     const views = Array.from(document.querySelectorAll(".circuitlib-attention:not([data-drawn])"));
     if (views.length === 0) return;
     if (window.CircuitsVis) return views.forEach(draw);
