@@ -435,7 +435,9 @@ class Circuit:
         """Write ``to_networkx()`` as GraphML."""
         import networkx
 
-        networkx.write_graphml(self.to_networkx(), path)
+        _write(
+            path, "\n".join(["<?xml version='1.0' encoding='utf-8'?>", *networkx.generate_graphml(self.to_networkx())])
+        )
 
     def to_eap_ig(self, path: str | Path, scores: Mapping | None = None, d_model: int | None = None) -> None:
         """Write the circuit as the graph JSON of the EAP-IG repository (Hanna et al. 2024; ``Graph.from_json`` reads it).

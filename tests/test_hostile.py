@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import ast
+import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_training import TINY
 
+import circuitlib as cl
 from circuitlib.graph import Circuit, Graph
+from circuitlib.models import hub
+from circuitlib.models.errors import Missing
+from circuitlib.models.training.train import train
+from circuitlib.sweep.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "circuitlib"
+
+
+@pytest.fixture(scope="module")
+def gate():
+    model = cl.load_model("handmade-and")
+    return cl.Engine(model, cl.default_task(model, n=8))
 
 
 # --- files that ask for more than they are worth ---------------------------------------------------------------------
@@ -109,3 +122,203 @@ def test_a_file_that_never_ends_is_not_read(tmp_path):
     for path in (pipe, endless):
         for load in (Circuit.load, Circuit.from_eap_ig):
             assert "can't be read (not an ordinary file)" in refused(path, load)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+METHODS = {
+    "exact": lambda engine, path: cl.exact(engine, checkpoint=path),
+    "acdc": lambda engine, path: cl.acdc(engine, threshold=0.1, checkpoint=path),
+}
+HUGE = 10**400
+BAD = {
+    "effects": [HUGE, None, "x", {"embed": [1.0]}, {"m0": [HUGE] * 3}, {"m0": [1.0, 1.0]}, {"logits": ["1"] * 4}],
+    "seconds": [HUGE, None, "x", [], "\ud800"],
+    "decisions": [HUGE, None, [["m0→logits", HUGE, 0.0, False, True]], [["m0→logits"] * 5], [[]] * 3, [{}]],
+    "forwards": [HUGE, -1, True, 1e308, "1"],
+    "batches": [HUGE, None],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_checkpoint_that_somebody_wrote_is_refused_and_left_alone(gate, method, tmp_path):
+    path, run = tmp_path / "kept.json", METHODS[method]
+    run(gate, path)
+    good = json.loads(path.read_text("utf8"))
+    texts = [json.dumps(good | {"state": good["state"] | {name: value}}) for name in good["state"] for value in BAD.get(name, ())]  # fmt: skip
+    texts += [json.dumps(good | {"run": good["run"] | change}) for change in ({"model": "\n" * 999}, {"more": 1}, {"metric": HUGE})]  # fmt: skip
+    texts += [
+        "",
+        "null",
+        "[" * 50_000,
+        path.read_text("utf8")[:-30],
+        json.dumps(good | {"format": "circuitlib circuit"}),
+    ]
+    assert len(texts) > 15
+    for text in texts:
+        path.write_text(text, "utf8")
+        with pytest.raises(ValueError) as error:
+            run(gate, path)
+        message = str(error.value)
+        assert str(path) in message and len(message.splitlines()) == 1 and len(message) < len(str(path)) + 300, message
+        assert path.read_text("utf8") == text
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of a tiny recipe that was stopped: what it needs to go on, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    arguments = (TINY, cl.load_model("docstring-4l").tokenizer, np.arange(5, 2000, dtype=np.uint16))
+    train(*arguments, folder, seed=3, stop_at=2)
+    return arguments, (folder / "checkpoint.safetensors").read_bytes()
+
+
+def _with(change):
+    def write(path: Path) -> None:
+        state, about = load_file(path), {"step": "2"}
+        change(state, about)
+        save_file(state, path, metadata=about)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.write_bytes(b""), "SafetensorError"),
+        (lambda path: path.write_bytes(b"\x80\x04." * 99), "SafetensorError"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1000]), "SafetensorError"),
+        (lambda path: path.write_bytes(b"\xff" * 7 + b"\x7f" + path.read_bytes()[8:]), "SafetensorError"),
+        (_with(lambda state, about: about.pop("step")), "KeyError: 'step'"),
+        (_with(lambda state, about: about.update(step="many")), "invalid literal"),
+        (_with(lambda state, about: about.update(step="-5")), "step -5"),
+        (_with(lambda state, about: state.pop("gates")), "KeyError: 'gates'"),
+        (_with(lambda state, about: state.update(gates=torch.zeros(7))), "RuntimeError: "),
+        (_with(lambda state, about: state.update({"model.evil": torch.zeros(1)})), "Unexpected key"),
+        (_with(lambda state, about: state.update({"adam.x.step": torch.zeros(1)})), "invalid literal"),
+    ],
+)
+def test_a_checkpoint_of_a_training_is_checked(spoil, said, trained, tmp_path):
+    arguments, good = trained
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(good)
+    spoil(path)
+    spoilt = path.read_bytes()
+    with pytest.raises(ValueError) as error:
+        train(*arguments, tmp_path, seed=3)
+    message = str(error.value)
+    assert message.startswith(f"{path}: not a checkpoint of this run, or damaged") and said in message
+    assert "\n" not in message and len(message) < len(str(path)) + 250
+    assert path.read_bytes() == spoilt and [*tmp_path.iterdir()] == [path]
+
+
+# --- paths in files ----------------------------------------------------------------------------------------------------
+
+
+def classroom(folder: Path, revision: bytes, manifest: bytes | None = None) -> Path:
+    """A folder for CIRCUITLIB_MODELS with one model in it, and what stands in its small files."""
+    stored = folder / "models--owner--model"
+    (stored / "refs").mkdir(parents=True)
+    (stored / "refs" / "main").write_bytes(revision)
+    (stored / "snapshots" / "abc").mkdir(parents=True)
+    (stored / "snapshots" / "abc" / "config.json").write_text("{}")
+    if manifest is not None:
+        (folder / "SHA256SUMS").write_bytes(manifest)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "revision", [b"../../../outside", b"..", b"/etc", b"a/b", b"\xff", b"", b".", b"abc\n..", b"x" * 9999]
+)
+def test_a_revision_is_no_path(revision, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("{}")
+    folder = classroom(tmp_path / "models", revision)
+    assert hub.find_snapshot(folder, "owner/model", ["config.json"]) == (None, "config.json")
+    (folder / "models--owner--model" / "refs" / "main").write_bytes(b"abc\n")
+    found = folder / "models--owner--model" / "snapshots" / "abc"
+    assert hub.find_snapshot(folder, "owner/model", ["config.json"]) == (found, None)
+
+
+NAME = "models--owner--model/snapshots/abc/config.json"
+HASH = hashlib.sha256(b"{}").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (f"{HASH}  ../{NAME}\n", "is not in"),
+        (f"{HASH}  /{NAME}\n", "is not in"),
+        (f"{HASH}  ./../models/{NAME}\n", "is not in"),
+        (f"{HASH}\n", "line 1: expected a SHA-256 and the name of a file"),
+        (f"\n{HASH[1:]}  {NAME}\n", "line 2: expected a SHA-256"),
+        (f"{NAME}  {HASH}\n", "line 1: expected a SHA-256"),
+        ("\0\x1b[2J" * 9, "line 1: expected a SHA-256"),
+        (f"{HASH}  {NAME}\n" * 10_000, "line 1: expected a SHA-256"),
+        (f"{'0' * 64}  {NAME}\n", "is damaged"),
+    ],
+)
+def test_a_manifest_is_a_list_of_hashes_and_nothing_else(manifest, said, tmp_path):
+    folder = classroom(tmp_path / "models", b"abc", manifest.encode())
+    with pytest.raises(Missing) as error:
+        hub.check_manifest(folder, [folder / NAME])
+    assert said in str(error.value) and len(str(error.value).splitlines()) == 1 and "\x1b" not in str(error.value)
+    for good in (f"{HASH}  {NAME}\n", f"\n{HASH} *{NAME}\r\n\n"):
+        (folder / "SHA256SUMS").write_text(good, "utf8")
+        hub.check_manifest(folder, [folder / NAME])
+
+
+PROMPT = {"clean": "a", "corrupted": "b", "answer": "c"}
+
+
+def test_a_sweep_writes_under_names_of_its_own(tmp_path, monkeypatch):
+    """Whatever a task file is called, and wherever it lies: cells and circuits are filed under a hash."""
+    outside, inside, cells = tmp_path / "outside", tmp_path / "grid", tmp_path / "cells"
+    outside.mkdir(), inside.mkdir()
+    names = [
+        "../outside/secret.jsonl",
+        str(outside / "absolute.jsonl"),
+        "../outside/$(touch x); rm -rf .jsonl",
+        "link.jsonl",
+    ]
+    for name in names[:3]:
+        (inside / name).write_text(json.dumps(PROMPT) + f"\n\n{' ' * len(name)}", "utf8")
+    (inside / names[3]).symlink_to(outside / "secret.jsonl")
+    (inside / "g.toml").write_text(
+        f"circuits = true\n[grid]\nmodel = 'handmade-and'\ntask = {json.dumps(names)}\nmethod = 'eap'\ntop = 1\n",
+        "utf8",
+    )
+    before = sorted(outside.iterdir())
+    plan = cl.read_grid(inside / "g.toml")
+    assert [cell.task for cell in plan.cells] == names
+    with Store(cells).locked():
+        for cell in plan.cells:
+            Store(cells).save(cell, {"circuit": "{}", "status": "done"}, circuits=True)
+    written = [
+        path for path in tmp_path.rglob("*") if path.is_file() and cells in path.parents and path.name != ".lock"
+    ]
+    assert {path.parent for path in written} == {cells, cells / "circuits"} and len(written) == 2 * len(names)
+    assert all(path.stem in {cell.key for cell in plan.cells} for path in written)
+    assert sorted(outside.iterdir()) == before and sorted(inside.iterdir()) == [
+        inside / "g.toml",
+        inside / "link.jsonl",
+    ]
+
+
+def test_what_is_written_takes_the_place_of_a_link_and_does_not_go_through_it(gate, tmp_path):
+    """Somebody's link in a folder that others write to leads to no other file."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name, write in {
+        "circuit.json": lambda path: gate.all.save(path),
+        "kept.json": lambda path: METHODS["acdc"](gate, path),
+        "task.jsonl": lambda path: cl.save_task(gate.model, gate.task, path),
+        "circuit.graphml": lambda path: gate.all.to_graphml(path),
+        "page.html": lambda path: cl.explore(gate.all).save(path),
+    }.items():
+        path = tmp_path / name
+        path.symlink_to(tmp_path / "precious" if name != "kept.json" else tmp_path / "nowhere")
+        write(path)
+        assert path.is_file() and not path.is_symlink() and precious.read_text() == "mine", name
+    assert not (tmp_path / "nowhere").exists()

@@ -330,10 +330,10 @@ class _Search:
         try:
             self.recorded = deque(_decision(self.graph, row) for row in state["decisions"])
             counts = [state[name] for name in ("forwards", "backwards", "batches", "seconds")]
-            if any(type(count) not in (int, float) or not 0 <= count < math.inf for count in counts):
+            if any(type(count) not in (int, float) or not 0 <= count < 2**53 for count in counts):
                 raise ValueError
             self.forwards, self.backwards, self.batches, self.seconds = counts
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise ValueError(f"checkpoint: {file.path} is damaged: its decisions can't be read") from None
 
     def _replay(self, edge: Edge, tested: bool) -> Decision:

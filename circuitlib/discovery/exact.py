@@ -115,7 +115,7 @@ def _resume(file: Checkpoint, graph: Graph) -> tuple[dict[str, list[float]], flo
             raise ValueError
         if not all(isinstance(x, float) and math.isfinite(x) for x in numbers):
             raise ValueError
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"checkpoint: {file.path} is damaged: its effects can't be read") from None
     return effects, seconds
 

@@ -82,6 +82,7 @@ def identity(engine: Engine, circuit: Circuit) -> dict[str, str]:
 
 def _say(value) -> str:
     text = str(value)
+    text = text if text.isprintable() else ascii(text)  # a file's: no line breaks, nothing that a terminal obeys
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

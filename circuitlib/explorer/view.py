@@ -19,7 +19,7 @@ import numpy as np
 
 from ..discovery import EdgeScores
 from ..evaluation import Curve
-from ..graph import Circuit, Graph
+from ..graph import Circuit, Graph, _write
 
 METHODS = 6  # more pictures than this side by side can't be told apart
 MOST = 2000
@@ -114,7 +114,7 @@ class Explorer:
 
     def save(self, path: str | Path) -> None:
         """Write ``page`` to a file that a browser opens, also without a network."""
-        Path(path).write_text(self.page, "utf8")
+        _write(path, self.page)
 
     def at(self, size: int):
         """The counts that the view shows at a size: a table with a row for each method.

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 HUB_SECONDS = 6.0
 MANIFEST = "SHA256SUMS"
+MAX_MANIFEST_BYTES = 2**20
+REVISION = re.compile(r"\w[\w-]{0,99}")
+LINE = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 # Of a repository only what is named here is downloaded; of the patterns in NEEDED each must match a file.
 NEEDED = {
@@ -185,9 +189,12 @@ def find_snapshot(cache: Path, repo: str, needed: Sequence[str]) -> tuple[Path |
     """The snapshot of ``repo`` in a folder laid out like the Hub's cache, and the first pattern that nothing in it matches."""
     stored = cache / f"models--{repo.replace('/', '--')}"
     try:
-        folder = stored / "snapshots" / (stored / "refs" / "main").read_text("utf8").strip()
-    except OSError:
+        revision = (stored / "refs" / "main").read_bytes()[:200].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
         return None, needed[0]
+    if not REVISION.fullmatch(revision):  # a path would lead out of the folder
+        return None, needed[0]
+    folder = stored / "snapshots" / revision
     for pattern in needed:
         if not any(file.is_file() and file.stat().st_size for file in folder.glob(pattern)):
             return folder, pattern
@@ -290,18 +297,31 @@ def write_manifest(folder: str | Path) -> Path:
 def check_manifest(folder: Path, files: Iterable[Path]) -> None:
     """Compare files with the folder's manifest; a ``Missing`` that names the first one that differs."""
     try:
-        lines = (folder / MANIFEST).read_text("utf8").splitlines()
+        with (folder / MANIFEST).open("rb") as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError:
         raise Missing(
             f"{folder} (CIRCUITLIB_MODELS) has no {MANIFEST}; whoever made the folder writes it with 'circuitlib manifest {folder}'"
         ) from None
-    recorded = dict(reversed(line.split(maxsplit=1)) for line in lines if line.strip())
+    recorded = _recorded(folder / MANIFEST, content)
     for file in files:
         expected = recorded.get(file.relative_to(folder).as_posix())
         if expected is None:
             raise Missing(f"{file} is not in {folder / MANIFEST}; copy the folder again")
         if (found := sha256(file)) != expected:
             raise Missing(f"{file} is damaged: its SHA-256 is {found}, expected {expected}; copy the folder again")
+
+
+def _recorded(path: Path, content: bytes) -> dict[str, str]:
+    """File → SHA-256, as ``sha256sum`` writes them; a ``Missing`` if ``content`` is anything else."""
+    recorded = {}
+    for i, line in enumerate(content.decode("utf8", "replace").split("\n"), start=1):
+        found = LINE.fullmatch(line.rstrip("\r"))
+        if found is None and line.strip() or len(content) > MAX_MANIFEST_BYTES:
+            raise Missing(f"{path}, line {i}: expected a SHA-256 and the name of a file; copy the folder again")
+        if found is not None:
+            recorded[found[2]] = found[1]
+    return recorded
 
 
 def sha256(file: Path) -> str:

@@ -59,5 +59,5 @@ def _check_seed(run: Path, seed: int) -> None:
     run.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         path.write_text(f"{seed}\n", "utf8")
-    elif path.read_text("utf8").strip() != str(seed):
-        raise ValueError(f"seed: {run} holds a run with seed {path.read_text('utf8').strip()[:20]}, got {seed}")
+    elif (found := " ".join(path.read_text("utf8", "replace").split())) != str(seed):
+        raise ValueError(f"seed: {run} holds a run with seed {found[:20]}, got {seed}")

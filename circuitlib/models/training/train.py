@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -238,14 +239,28 @@ def save(folder: Path, step: int, model, log_alpha, optimizer) -> None:
 
 
 def restore(folder: Path, model, log_alpha, optimizer) -> int:
-    """Load the newest checkpoint into everything; the number of finished steps (0 without a checkpoint)."""
-    from safetensors import safe_open
+    """Load the newest checkpoint into everything; the number of finished steps (0 without a checkpoint).
 
+    Raises:
+        ValueError: the file is no checkpoint of such a run. It is left alone.
+    """
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         return 0
+    try:
+        return _take_over(path, model, log_alpha, optimizer)
+    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path}: not a checkpoint of this run, or damaged ({type(error).__name__}: {said})") from None
+
+
+def _take_over(path: Path, model, log_alpha, optimizer) -> int:
     state = load_file(path)
+    with safe_open(path, "pt") as file:
+        step = int((file.metadata() or {})["step"])
+    if step < 0:
+        raise ValueError(f"step {step}")
     model.load_state_dict({name[6:]: value for name, value in state.items() if name.startswith("model.")})
     with torch.no_grad():
         log_alpha.copy_(state["gates"])
@@ -255,5 +270,4 @@ def restore(folder: Path, model, log_alpha, optimizer) -> int:
             _, i, field = name.split(".", 2)
             moments.setdefault(int(i), {})[field] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    with safe_open(path, "pt") as file:
-        return int(file.metadata()["step"])
+    return step
