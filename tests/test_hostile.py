@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +31,137 @@ PACKAGE = ROOT / "circuitlib"
 def gate():
     model = cl.load_model("handmade-and")
     return cl.Engine(model, cl.default_task(model, n=8))
+
+
+# --- no code from a file ------------------------------------------------------------------------------------------------
+
+MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle", "code", "runpy"}
+CALLS = {"eval", "exec", "compile", "__import__", "execfile"}
+METHODS_OF = {
+    ("torch", "save"), ("torch", "jit"), ("os", "system"), ("os", "popen"), ("pd", "read_pickle"), ("pandas", "read_pickle"),
+    ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load"), ("joblib", "load"), ("joblib", "dump"),
+    ("tempfile", "mktemp"), ("hub", "load"),
+}  # fmt: skip
+SAFE_ONLY_WITH = {("torch", "load"): {"weights_only": True}}
+NEVER = {"trust_remote_code": True, "allow_pickle": True, "shell": True, "weights_only": False, "verify": False}
+
+
+def dangers(source: str) -> list[str]:
+    """What in a source file could run what a file or a page holds."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            found += [
+                f"import {name}" for name in names if name.split(".")[0] in MODULES and not getattr(node, "level", 0)
+            ]
+            if isinstance(node, ast.ImportFrom):  # from torch import load: then nothing would be seen below
+                pairs = [(node.module or "", alias.name) for alias in node.names]
+                found += [f"from {a} import {b}" for a, b in pairs if (a, b) in METHODS_OF | SAFE_ONLY_WITH.keys()]
+        elif isinstance(node, ast.Call):
+            found += _of_call(node)
+    return found
+
+
+def _of_call(node: ast.Call) -> list[str]:
+    found = []
+    given = {word.arg: word.value.value if isinstance(word.value, ast.Constant) else ... for word in node.keywords}
+    if isinstance(node.func, ast.Name) and node.func.id in CALLS:
+        found.append(node.func.id)
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        name = (node.func.value.id, node.func.attr)
+        safe = all(given.get(word) is value for word, value in SAFE_ONLY_WITH.get(name, {}).items())
+        if name in METHODS_OF or not safe:
+            found.append(".".join(name))
+    for word, value in NEVER.items():
+        # What is no constant might be anything.
+        if word in given and (given[word] is value or given[word] is ...):
+            found.append(f"{word}={given[word]}")
+    return found
+
+
+SOURCES = [
+    path for folder in ("circuitlib", "book/tools", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def test_nothing_that_is_read_is_run():
+    assert len(SOURCES) > 60
+    found = {str(path.relative_to(ROOT)): dangers(path.read_text("utf8")) for path in SOURCES}
+    assert {path: what for path, what in found.items() if what} == {}
+    assert sum(source.read_text("utf8").count("torch.load(") for source in SOURCES) == 1  # the one legacy download
+    assert not [path for path in PACKAGE.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl", ".pickle", ".npy", ".npz", ".joblib")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle", "from pickle import loads", "import numpy, dill as d", "eval('1')", "exec(text)", "compile(a, b, c)",
+        "torch.load(path)", "torch.load(path, weights_only=False)", "torch.load(path, weights_only=flag)",
+        "from torch import load", "yaml.load(text)", "f(trust_remote_code=True)", "f(trust_remote_code=anything)",
+        "np.load(path, allow_pickle=True)", "run(c, shell=True)", "os.system(c)", "pd.read_pickle(p)", "joblib.load(p)",
+    ],
+)  # fmt: skip
+def test_each_danger_would_be_seen(source):
+    assert dangers(f"def f():\n    {source}")
+    assert not dangers("torch.load(path, map_location='cpu', weights_only=True); model.eval(); f(trust_remote_code=False); re.compile('a')")  # fmt: skip
+
+
+# --- no network ----------------------------------------------------------------------------------------------------------
+
+# Python itself reports each of these, whichever library asks, also where the library swallows the failure.
+WATCHED = """
+import os, sys
+seen = []
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.bind"):
+        seen.append((event, str(arguments[-1])[:80]))
+        raise ConnectionError("no network here")
+    if event == "pickle.find_class":
+        seen.append((event, str(arguments)[:80]))
+sys.addaudithook(watch)
+"""
+BY_DEFAULT = """
+import contextlib, io, importlib, pkgutil, tempfile
+import circuitlib as cl
+for module in pkgutil.walk_packages(cl.__path__, "circuitlib."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+for name in ("docstring-4l", "gpt-mini", "handmade-and", "handmade-docstring"):
+    model = cl.load_model(name)
+    task = cl.default_task(model, n=4)
+    scores = cl.eap(cl.Engine(model, task))
+    assert len(cl.explore(scores, size=3).page) > 10_000
+cl.models(), cl.model_card("docstring-4l"), cl.training_log("docstring-4l"), cl.results("comparison")
+cl.reference_circuit("docstring-4l", "docstring"), cl.published_circuit("ioi"), cl.plot_circuit(scores.top(3))
+from circuitlib.cli import app
+with tempfile.TemporaryDirectory() as folder:
+    for arguments in (["models"], ["discover", "--model", "handmade-or", "--method", "exact", "--top", "3", "--n", "4", "--out", f"{folder}/c.json"],
+                      ["evaluate", f"{folder}/c.json", "--model", "handmade-or", "--n", "4"], ["export", f"{folder}/c.json", "--out", f"{folder}/c.html"]):
+        app(arguments, standalone_mode=False)
+assert seen == [], seen
+print("done")
+"""
+
+
+def alone(code: str, **env: str) -> subprocess.CompletedProcess:
+    """Run code in a Python of its own that has not been told to stay off the network."""
+    told = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_", "WANDB"))}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=told | env, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_nothing_asks_the_network_by_default(tmp_path):
+    done = alone(WATCHED + BY_DEFAULT, CIRCUITLIB_CACHE=str(tmp_path), HF_HOME=str(tmp_path / "hub"))
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr[-2000:]
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_question_to_the_network_would_be_seen(tmp_path):
+    ask = "import circuitlib as cl\ntry:\n    cl.load_model('gpt2')\nexcept OSError as error:\n    print(type(error).__name__, seen[0][0])"
+    done = alone(WATCHED + ask, HF_HOME=str(tmp_path))
+    assert done.stdout.split()[0] == "NoNetwork" and done.stdout.split()[1].startswith("socket."), done.stderr[-2000:]
 
 
 # --- files that ask for more than they are worth ---------------------------------------------------------------------
