@@ -9,6 +9,7 @@ import base64
 import html
 import io
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -90,8 +91,8 @@ class Reproduction:
     def to_markdown(self) -> str:
         """The numbers and notes as Markdown."""
         lines = ["| of | quantity | published | here | source |", "| --- | --- | ---: | ---: | --- |"]
-        lines += [f"| {' | '.join(_cells(row))} |" for row in self.rows]
-        return "\n".join([f"# {self._title()}", "", *lines, "", *self.notes])
+        lines += [f"| {' | '.join(map(_markdown, _cells(row)))} |" for row in self.rows]
+        return "\n".join([f"# {self._title()}", "", *lines, "", *map(_markdown, self.notes)])
 
     def to_html(self) -> str:
         """One page that needs nothing else: numbers, notes, figures, versions, date."""
@@ -423,6 +424,11 @@ def _number(row: Row, value: float | None) -> str:
     if value is None:
         return "—"
     return f"{value:,.0f}" if row.quantity == "edges" else f"{value:.3f}".replace("-", "−")
+
+
+def _markdown(text: str) -> str:
+    """Text in a line of Markdown, where a tag would be one, and a bar would end the cell."""
+    return re.sub(r"([\\<|])", r"\\\1", " ".join(text.split()))
 
 
 def _html_row(kind: str, cells: Sequence[str]) -> str:
