@@ -393,6 +393,122 @@ def test_a_wheel_that_cannot_be_built_gives_one_line(site, tmp_path, capsys, mon
     assert capsys.readouterr().err == "error: the wheel could not be built: error: no setuptools\n"
 
 
+# --- the page for teachers ----------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "book" / "workshop.md").read_text("utf8")
+SCHEDULES = {"Half a day": 180, "A full day": 450}
+
+
+def rows(title: str) -> list[list[str]]:
+    """The rows of the first table below a heading."""
+    text = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    table = re.search(r"^\| at .*\n\| ---.*\n((?:\|.*\n)+)", text, flags=re.M)[1]
+    return [[entry.strip() for entry in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def clock(text: str) -> int:
+    hours, minutes = text.split(":")
+    return 60 * int(hours) + int(minutes)
+
+
+def said_minutes(number: str) -> int:
+    """What an exercise says that it takes, in its chapter."""
+    name = next(name for name in CHAPTERS if name.startswith(number.split(".")[0]))
+    return next(exercise.minutes for exercise in tool.exercises(chapter(name)) if exercise.number == number)
+
+
+@pytest.mark.parametrize("title", SCHEDULES)
+def test_the_minutes_of_a_schedule_add_up(title):
+    at = clock(rows(title)[0][0])
+    for begins, minutes, *_ in rows(title):
+        assert clock(begins) == at, begins
+        at += int(minutes)
+    assert at - clock(rows(title)[0][0]) == SCHEDULES[title]
+    text = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    if until := re.search(r"From ([\d:]+) to ([\d:]+)", text):
+        assert clock(until[1]) == clock(rows(title)[0][0]) and clock(until[2]) == at
+
+
+@pytest.mark.parametrize("title", SCHEDULES)
+def test_a_schedule_agrees_with_the_chapters(title):
+    for _, minutes, what, material in rows(title):
+        numbers = re.findall(r"\b\w\w\.\d\b", what)
+        link = re.search(r"\]\(\.\./notebooks/(\w+)\.ipynb\)(.*)", material)
+        assert bool(link) == ("exercise" in what or "task of your own" in what), what
+        if not link:
+            continue
+        name, part = link.groups()
+        there = [exercise.number for exercise in tool.exercises(chapter(name))]
+        assert set(numbers) <= set(there)
+        if part == ", whole":
+            assert int(minutes) == LISTED[name].minutes
+            assert numbers in ([], there)
+        else:
+            assert sum(map(said_minutes, numbers)) < int(minutes) < LISTED[name].minutes
+            headings = re.findall(r"^##+ (.+)$", tool._markdown(chapter(name)), flags=re.M)
+            for section in re.findall(r'"([^"]+)"', part):
+                assert section in headings, section
+            left_out = re.findall(r"without exercise ([\w.]+)", part)
+            assert set(numbers) | set(left_out) == set(there) or "without" not in part
+
+
+def test_what_can_be_left_out_saves_what_the_page_says():
+    found = re.search(r"Leave out exercise ([\w.]+) \(half a day\) or ([\w.]+) \(full day\), (\d+) minutes each", PAGE)
+    assert [said_minutes(number) for number in found.groups()[:2]] == [int(found[3])] * 2
+
+
+# Numbers of the page that come from a chapter, and how the chapter prints them or says them.
+QUOTED = {
+    "10_pitfalls": {".85": "0.85  the choices of this book", "−.14": "-0.14  1 what stands in: zero", ".92": "0.92  1 what stands in: the mean",
+                    "1.00": "m0→logits; faithfulness 1.00", ".37": "chosen on: 0.37", ".22": "on 40 others: 0.22",
+                    ".03": "probability 0.03", ".11": "a3.4: logit difference 0.11"},
+    "02_path_patching": {"6 true edges": "6 true edges", "12 under zeros": "the hand-made model has 12 true edges and not 6", ".93 each": "0.93  by the mover's key"},
+    "08_acdc": {"43 edges": "edges kept by all five: 43", ".79 to .89": "0.79 to 0.89", "41,235": "41,235", ".95": "20 prompts of the search 0.95",
+                ".88": "on 40 others 0.88", "740 edges": "740 of them cut", "By 74": "fallen by 74", "by 1.2": "It fell by 1.2"},
+    "09_comparison": {".65": "EAP              Jaccard of two resamples 0.65", ".87": "ACDC, share .01  Jaccard of two resamples 0.87"},
+    "06_edge_attribution_patching": {".34": "correlation 0.34"},
+    "07_integrated_gradients": {".60": "is .60 with 5 steps"},
+    "04_mover_heads": {"less than a quarter": "adds less than a quarter of what the weakest mover adds"},
+    "05_docstring_circuit": {"28 edges": "28 of 1,281 edges"},
+    "12_your_own_task": {"1.02": "faithfulness 1.02"},
+    "a1_training_the_models": {"all but nine": "Nine heads are left."},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_numbers_of_the_page_are_those_of_the_chapters(name):
+    held = everything(chapter(name))
+    for here, there in QUOTED[name].items():
+        assert here in PAGE and there in held, f"{here}: {there}"
+
+
+def test_each_answer_has_a_number_a_source_or_says_conjecture():
+    questions = PAGE.split("## Questions that come up")[1].split("\n## ")[0].strip().split("\n\n")
+    assert len(questions) >= 10
+    for text in questions:
+        assert re.match(r"\*\*.+\?\*\* ", text), text
+        assert re.search(r"\]\(\.\./notebooks/|\{cite:|conjecture", text), text
+
+
+def test_times_are_given_for_every_chapter():
+    numbers = re.search(r"^\| chapter \| (.+) \|$", PAGE, flags=re.M)[1].split(" | ")
+    seconds = re.search(r"^\| seconds \| (.+) \|$", PAGE, flags=re.M)[1].split(" | ")
+    assert numbers == [LISTED[name].number for name in CHAPTERS] and len(seconds) == len(numbers)
+
+
+def test_the_version_of_torch_is_the_locked_one():
+    said = re.findall(r"torch==([\d.]+)", (tool.TEXTS / "README.md").read_text("utf8"))
+    assert said and {f"torch=={version}" for version in said} <= set((ROOT / "requirements.txt").read_text().split())
+
+
+def test_as_many_answers_as_questions():
+    questions, answers = (
+        PAGE.split("### Questions\n")[1].split("### A small project")[0].split("<summary>Answers</summary>")
+    )
+    numbers = [re.findall(r"^(\d+)\. ", text, flags=re.M) for text in (questions, answers)]
+    assert numbers[0] == numbers[1] == [str(i) for i in range(1, len(numbers[0]) + 1)] and 6 <= len(numbers[0]) <= 8
+
+
 # --- the real thing -----------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ SECONDS = 300  # for one page; a chapter takes a few
 STYLE = """
 @page { size: A4; margin: 17mm 16mm 18mm; }
 html { font-size: 10pt !important; }
+*, ::before, ::after { animation: none !important; transition: none !important; }
 .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header, .bd-header-article, .header-article, .bd-footer, .bd-footer-content, .prev-next-footer,
 .bd-footer-article, #jb-print-docs-body, .onlyprint, .skip-link, #pst-skip-link, #pst-back-to-top, dialog, .headerlink, .copybtn, .toggle-button,
 .circuitlib-no-print { display: none !important; }
@@ -54,7 +55,7 @@ pre { line-height: 1.4 !important; orphans: 4; overflow: visible !important; ove
 p code, li code, td code, summary code { font-size: 0.88em !important; overflow-wrap: anywhere; }
 .cell, .cell_output, .cell_input, .output, div.highlight { max-height: none !important; overflow: visible !important; }
 .cell_input, .cell_output > *, div.highlight { break-inside: avoid; }
-.cell_output .text_html, .pst-scrollable-table-container, div.math, mjx-container { overflow: visible !important; }
+.cell_output .text_html, .pst-scrollable-table-container, .circuitlib-attention, div.math, mjx-container { overflow: visible !important; }
 img, svg { break-inside: avoid; max-height: 190mm; max-width: 100% !important; }
 img { height: auto !important; object-fit: contain; }
 .cell_output .image-reference, .cell_output img { break-inside: avoid; }
@@ -66,13 +67,20 @@ details:not(.hide) { border-left: 1.5pt solid #c9ced4; padding-left: 3mm; }
 a { overflow-wrap: anywhere; }
 """
 
-# Runs before the page's own scripts have drawn: everything open, the light colours.
+# Everything open, the light colours, and views that scroll made as small as the paper is wide (in the pixels of CSS).
 OPEN = """
 (function () {
+  const PAPER = 670;
   document.documentElement.dataset.mode = document.documentElement.dataset.theme = "light";
   function open() { document.querySelectorAll("details").forEach(function (d) { d.open = true; }); }
+  function shrink() {
+    document.querySelectorAll(".circuitlib-attention > *, .cell_output table").forEach(function (view) {
+      if (!view.style.zoom && view.scrollWidth > PAPER) view.style.zoom = PAPER / view.scrollWidth;
+    });
+  }
   document.addEventListener("DOMContentLoaded", open);
   window.addEventListener("load", open);
+  window.setInterval(shrink, 250);
 })();
 """
 
@@ -302,6 +310,7 @@ def put_together(chromium: str, site: Path, pages: list[Page], config: dict, to:
         writer.append(reader, import_outline=False)
     for i in range(1, count):
         writer.pages[i].merge_page(counted.pages[i])
+        writer.pages[i].compress_content_streams()
     places = {page.name: _places(reader, page.start) for page, reader in zip(pages, readers, strict=True)}
     owners = [None] + [page for page, reader in zip(pages, readers, strict=True) for _ in reader.pages]
     for i, owner in enumerate(owners):
