@@ -32,6 +32,7 @@ os.environ["PARENT"] = str(os.getppid())
 sys.exit(os.system(os.environ.get("AFTER", "true")) and 1)
 """
 FONT = 'f=n.p+"0123456789abcdef0123.woff2";' * 6
+LABEL = "void 0!==window.MathJax&&MathJax.Hub.Queue(x);" * 3
 FILES = {
     "mathjax": [
         "LICENSE",
@@ -75,7 +76,7 @@ def book(tmp_path) -> Path:
 
 def with_npm(book: Path) -> Path:
     npm = book / "bin" / "npm"
-    npm.write_text(NPM.format(files=FILES, font=FONT), "utf8")
+    npm.write_text(NPM.format(files=FILES, font=FONT + LABEL), "utf8")
     npm.chmod(0o755)
     return book
 
@@ -142,10 +143,11 @@ def test_a_second_run_asks_npm_for_nothing_until_the_lock_changes(book):
     assert (book / "book/_static/vendor/requirejs/require.js").read_text("utf8") == "new "
 
 
-def test_the_widget_manager_looks_for_its_fonts_beside_itself(book):
+def test_the_widget_manager_looks_for_its_fonts_beside_itself_and_for_no_mathjax_2(book):
     vendor(with_npm(book))
     text = (book / "book/_static/vendor/html-manager/embed-amd.js").read_text("utf8")
     assert text.count('f=circuitlib_widgets_at+"0123456789abcdef0123.woff2"') == 6
+    assert text.count("window.MathJax?.Hub&&MathJax.Hub.Queue(x)") == 3 and "void 0" not in text
     assert text.startswith('var circuitlib_widgets_at=new URL(".",document.currentScript.src).href;\n')
 
 
@@ -154,7 +156,7 @@ def test_a_widget_manager_of_another_shape_is_an_error(book):
     npm.write_text(npm.read_text("utf8").replace(FONT, FONT[: len(FONT) // 2]), "utf8")
     done = vendor(book)
     assert done.returncode == 1
-    assert done.stderr == "error: html-manager: its icon fonts are named in 3 places, expected 6\n"
+    assert done.stderr == "error: html-manager: 3 icon fonts and 3 uses of MathJax, expected 6 and 3\n"
     assert files(book) == set()
 
 

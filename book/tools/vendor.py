@@ -46,12 +46,17 @@ class Script:
     edited: str = ""
 
 
-def fonts_beside_the_script(text: str) -> str:
-    """Make the widget manager look for its icon fonts beside itself; as published, it looks beside the page."""
+def fit_to_the_page(text: str) -> str:
+    """The widget manager, changed in two points.
+
+    As published it looks for its icon fonts beside the page, and not beside itself. And it asks for MathJax 2, which
+    throws an error for each label on a page that has MathJax 3.
+    """
     here = "circuitlib_widgets_at"
-    text, found = re.subn(r'\b\w+\.p\+("[0-9a-f]{20}\.woff2")', rf"{here}+\1", text)
-    if found != 6:
-        raise ValueError(f"html-manager: its icon fonts are named in {found} places, expected 6")
+    text, fonts = re.subn(r'\b\w+\.p\+("[0-9a-f]{20}\.woff2")', rf"{here}+\1", text)
+    text, labels = re.subn(r"\bvoid 0!==window\.MathJax&&MathJax\.Hub\.", "window.MathJax?.Hub&&MathJax.Hub.", text)
+    if (fonts, labels) != (6, 3):
+        raise ValueError(f"html-manager: {fonts} icon fonts and {labels} uses of MathJax, expected 6 and 3")
     return f'var {here}=new URL(".",document.currentScript.src).href;\n{text}'
 
 
@@ -75,7 +80,7 @@ SCRIPTS = (
         "dist",
         ("embed-amd.js", "*.woff2"),
         "html-manager",
-        fonts_beside_the_script,
+        fit_to_the_page,
         "embed-amd.js",
     ),
     Script("axe-core", ".", ("axe.min.js",)),
