@@ -411,6 +411,11 @@ def plot_attention(model, tokens, heads: Sequence[str], *, labels: Sequence[str]
     tokens = tokens.unsqueeze(0) if tokens.dim() == 1 else tokens
     if tokens.dim() != 2 or len(tokens) != 1 or tokens.shape[1] == 0 or tokens.is_floating_point():
         raise ValueError(f"tokens: expected the token ids of one prompt, [pos], got shape {list(tokens.shape)}")
+    if tokens.min() < 0 or tokens.max() >= model.cfg.d_vocab or tokens.shape[1] > model.cfg.n_ctx:
+        raise ValueError(
+            f"tokens: expected at most {model.cfg.n_ctx} ids from 0 to {model.cfg.d_vocab - 1}, "
+            f"got {tokens.shape[1]} from {int(tokens.min())} to {int(tokens.max())}"
+        )
     pairs = [_parse_head(name, model.cfg.n_layers, model.cfg.n_heads) for name in _head_list(heads)]
     labels = model.to_str_tokens(tokens[0], prepend_bos=False) if labels is None else list(labels)
     if len(labels) != tokens.shape[1]:
