@@ -33,11 +33,12 @@ PLACES = (
     r"C:\Program Files (x86)\Microsoft\Edge\Application\msedge.exe",
 )
 SETTLE = 10_000  # milliseconds of the page's own time in which its scripts set formulas and draw
+WIDTH = 672  # of the text on paper, in the pixels of CSS: what a script measures on the screen then fits on paper
 SECONDS = 300  # for one page; a chapter takes a few
 
 STYLE = """
 @page { size: A4; margin: 17mm 16mm 18mm; }
-html { font-size: 10pt !important; }
+html { font-size: 10pt !important; font-variant-ligatures: none !important; }
 *, ::before, ::after { animation: none !important; transition: none !important; }
 .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header, .bd-header-article, .header-article, .bd-footer, .bd-footer-content, .prev-next-footer,
 .bd-footer-article, #jb-print-docs-body, .onlyprint, .skip-link, #pst-skip-link, #pst-back-to-top, dialog, .headerlink, .copybtn, .toggle-button,
@@ -48,8 +49,8 @@ html { font-size: 10pt !important; }
 .bd-main .bd-content .bd-article h1:first-of-type { display: block !important; font-size: 22pt !important; margin: 0 0 4mm !important; text-align: left !important; }
 h2 { font-size: 15pt !important; }
 h3 { font-size: 12pt !important; }
-h1, h2, h3, h4, summary { break-after: avoid; break-inside: avoid; }
-p, li { orphans: 3; widows: 3; }
+h1, h2, h3, h4, dt, summary { break-after: avoid; break-inside: avoid; }
+p, li { max-width: none !important; orphans: 3; widows: 3; }
 pre, code, .highlight { font-size: 7.7pt !important; }
 pre { line-height: 1.4 !important; orphans: 4; overflow: visible !important; overflow-wrap: anywhere; white-space: pre-wrap !important; widows: 4; }
 p code, li code, td code, summary code { font-size: 0.88em !important; overflow-wrap: anywhere; }
@@ -89,7 +90,7 @@ COVER = """\
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
 @page {{ size: A4; margin: 24mm 24mm 18mm; }}
-body {{ color: #1f2328; font: 10.5pt/1.5 "Helvetica Neue", Arial, "Liberation Sans", "DejaVu Sans", sans-serif; margin: 0; }}
+body {{ color: #1f2328; font: 10.5pt/1.5 "Helvetica Neue", Arial, "Liberation Sans", "DejaVu Sans", sans-serif; font-variant-ligatures: none; margin: 0; }}
 h1 {{ font-size: 30pt; margin: 0 0 3mm; }}
 h2 {{ color: #075e6d; font-size: 11pt; margin: 5mm 0 0.5mm; }}
 p {{ margin: 0 0 8mm; }}
@@ -271,6 +272,7 @@ def print_page(chromium: str, page: Path, to: Path, offline: bool) -> None:
         "--disable-extensions",
         "--disable-pdf-tagging",
         "--no-pdf-header-footer",
+        f"--window-size={WIDTH},950",
         f"--user-data-dir={to.parent / 'profile'}",
         f"--virtual-time-budget={SETTLE}",
         f"--print-to-pdf={to}",
@@ -416,9 +418,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"error: {error.name} is not installed; run 'make install', or pip install '.[book]'", file=sys.stderr)
         return 3
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 3
+        return 3 if isinstance(error, OSError) else 2
     print(f"{options.to}: {count} pages")
     return 0
 
