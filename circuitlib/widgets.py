@@ -203,7 +203,8 @@ def _choice(name: str, options: Mapping[str, object], kind: type = ipw.RadioButt
     Radio buttons only once in a widget: ipywidgets gives them no name, so arrow keys would go on into the next group.
     """
     style = {"description_width": "initial"}
-    return kind(options=list(options.items()), description=name, style=style, layout=ipw.Layout(width="max-content"))
+    layout = ipw.Layout(width="max-content", max_width="100%")
+    return kind(options=list(options.items()), description=name, style=style, layout=layout)
 
 
 def _tick(head: str, with_index: bool):
@@ -520,7 +521,9 @@ def _attention_picture(view: AttentionView, head: str, prompt: str) -> str:
         "<div style='display:grid;grid-template-columns:max-content max-content;gap:2px;"
         f"font:{_CELL - 2}px/{_CELL}px monospace'>"
         f"<div aria-hidden=true style='white-space:pre;text-align:right'>{labels}</div>"
-        f"<img alt='Attention of {head}: a row for each position that looks, a column for each that is looked at.' "
+        # The class tells the book's theme not to dim the picture and not to frame it in dark mode.
+        f"<img class=dark-light alt='Attention of {head}: a row for each position that looks, "
+        "a column for each that is looked at.' "
         f"style='image-rendering:pixelated;margin:0;max-width:none;width:{side}px;height:{side}px' "
         f"src='data:image/png;base64,{base64.b64encode(_pattern_png(pattern)).decode()}'>"
         "<span></span><div aria-hidden=true style='white-space:pre;text-align:end;writing-mode:vertical-rl;"

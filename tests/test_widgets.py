@@ -24,6 +24,7 @@ from circuitlib import widgets
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = "</script><img src=x onerror=alert(1)>"
+CHAPTERS = ("01_activation_patching", "03_induction_heads", "04_mover_heads")
 
 
 @pytest.fixture(scope="module")
@@ -613,3 +614,17 @@ def test_the_same_call_gives_the_same_page(model, task, repeats):
     first, second = (every_widget(model, task, repeats, live=False) for _ in range(2))
     for name in first:
         assert content(first[name]) == content(second[name])
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_chapters_carry_one_small_widget_each(name):
+    notebook = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf8"))
+    kind = "application/vnd.jupyter.widget-view+json"
+    shown = [cell for cell in notebook["cells"] for output in cell.get("outputs", []) if kind in output.get("data", {})]
+    ignored = [cell for cell in notebook["cells"] if "nbval-ignore-output" in cell["metadata"].get("tags", [])]
+    assert len(shown) == 1 and shown == ignored
+    state = notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]
+    assert len(json.dumps(state, indent=1, ensure_ascii=False).encode()) < 300_000
+    for model in state["state"].values():
+        if model["model_name"] == "HTMLModel":
+            only_what_the_widgets_make(model["state"]["value"])

@@ -182,7 +182,8 @@ def test_pages_with_widgets_are_accessible(show, model):
 
 
 def test_a_phone_does_not_scroll_sideways(show, model):
-    for widget in one_of_each(model):
+    long = {"a name that is much longer than a phone is wide, with many words": "f( route", "other": "f( buffer"}
+    for widget in (*one_of_each(model), cl.edit_prompts(model, "f( count", long, "item", ["source"], live=False)):
         page = show(widget, width=390)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
