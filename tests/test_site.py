@@ -98,6 +98,18 @@ def test_every_image_script_and_style_is_there(page):
     assert not missing
 
 
+def test_a_page_loads_from_nowhere_else_or_from_the_usual_hosts(page):
+    """The site brings its scripts along if npm was there to fetch them."""
+    brought = (SITE / "_static" / "vendor" / "mathjax").exists()
+    usual = set() if brought else {"cdn.jsdelivr.net", "cdnjs.cloudflare.com"}
+    loads = (("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"))
+    elements = [(element, name) for tag, name in loads for element in soup(page).find_all(tag, **{name: True})]
+    addresses = [element[name] for element, name in elements if "canonical" not in element.get("rel", ())]
+    assert {urlsplit(address).hostname for address in addresses} - {None} <= usual
+    if soup(page).select("article .math"):
+        assert any("mathjax" in address for address in addresses)
+
+
 def test_every_image_has_a_text_alternative(page):
     for image in soup(page).find_all("img"):
         alt = image.get("alt", "").strip()
