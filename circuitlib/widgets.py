@@ -521,10 +521,10 @@ def _attention_picture(view: AttentionView, head: str, prompt: str) -> str:
         "<div style='display:grid;grid-template-columns:max-content max-content;gap:2px;"
         f"font:{_CELL - 2}px/{_CELL}px monospace'>"
         f"<div aria-hidden=true style='white-space:pre;text-align:right'>{labels}</div>"
-        # The class tells the book's theme not to dim the picture and not to frame it in dark mode.
+        # The class tells the book's theme not to dim the picture in dark mode.
         f"<img class=dark-light alt='Attention of {head}: a row for each position that looks, "
         "a column for each that is looked at.' "
-        f"style='image-rendering:pixelated;margin:0;max-width:none;width:{side}px;height:{side}px' "
+        f"style='image-rendering:pixelated;margin:0;padding:0;max-width:none;width:{side}px;height:{side}px' "
         f"src='data:image/png;base64,{base64.b64encode(_pattern_png(pattern)).decode()}'>"
         "<span></span><div aria-hidden=true style='white-space:pre;text-align:end;writing-mode:vertical-rl;"
         f"transform:rotate(180deg)'>{labels}</div></div></div>"
