@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import signal
 import sys
+import threading
 import weakref
 
 import pytest
 
 _models: weakref.WeakSet = weakref.WeakSet()
+
+# What the process was started from must not reach the commands that tests start: options of an outer make, which then says
+# which folder it enters; and a SIGINT that is ignored, as it is for a command in the background of a script.
+for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+    os.environ.pop(name, None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ONE_BY_ONE = "test_mutations"  # its tests share nothing, and each takes minutes
 
 

@@ -15,10 +15,14 @@ EXPLORER = (
     "holds thousands of scores to three digits, and another processor rounds a few of them differently; what the chapter says "
     "of them is printed and asserted in the cells around it, and tests/test_explore.py looks at the rest"
 )
+WIDGET = "holds pictures that switch without a kernel; the numbers behind them are printed and asserted in the cells around it"
 DOWNLOAD = "needs a model of the Hugging Face Hub; committed without an output"
 
 # (chapter, start of the cell) → why it is not compared
 REASONS: dict[tuple[str, str], str] = {
+    ("01_activation_patching", "decode = model.tokenizer.decode\ncl.edit_prompts("): WIDGET,
+    ("03_induction_heads", "cl.ablate_heads(trained, task"): WIDGET,
+    ("04_mover_heads", 'prompts = {"clean prompt"'): WIDGET,
     ("09_comparison", "# Counts, lines and scores are in the page"): EXPLORER,
     ("11_real_models", '# Needs the Hub: about 0.2 GB the first time.\nMODEL = "attn-only-4l"'): DOWNLOAD,
     ("11_real_models", '# Needs the Hub.\ntruth = cl.published_circuit("docstring")'): DOWNLOAD,

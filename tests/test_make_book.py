@@ -107,7 +107,7 @@ def test_a_failed_build_leaves_the_last_site_and_says_so(book):
 def test_a_killed_build_leaves_the_last_site(book, how):
     make(book)
     edit(book, "second")
-    write(book / "between", "touch half; sleep 60\n")
+    write(book / "between", ": > half; exec sleep 60\n")  # no child that a signal could miss
     running = subprocess.Popen(
         ["make", "book"], cwd=book, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
