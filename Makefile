@@ -58,7 +58,7 @@ test: check-notebooks site
 
 test-slow: check-notebooks site
 	@echo "==> Running the slow tests"
-	@$(BIN)/python -m pytest -m slow -rs tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -rs --durations=15 -m slow tests
 	@echo "==> All slow tests passed"
 
 test-colab: check-notebooks install
