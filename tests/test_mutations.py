@@ -103,10 +103,12 @@ def broken_copy(folder: Path, mutation: Mutation) -> Path:
     return folder
 
 
-def nbval(chapter: Path, library: Path) -> subprocess.CompletedProcess:
+def nbval(
+    chapter: Path, library: Path, sanitize: Path = ROOT / "tests" / "nbval_sanitize.cfg"
+) -> subprocess.CompletedProcess:
     command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
     command += ["--nbval-cell-timeout=600", "--nbval-kernel-startup-timeout=180"]
-    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg"), str(chapter)]
+    command += ["--nbval-sanitize-with", str(sanitize), str(chapter)]
     env = os.environ | {"PYTHONPATH": str(library), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=1200)
 
