@@ -187,6 +187,8 @@ def test_the_pdf_has_set_formulas_and_every_picture(printed):
         for cell in notebooks.read(path)["cells"]
         for output in cell.get("outputs", [])
     )
-    drawn = {reference for page in reader.pages for reference in map(str, page.images.keys())}
-    placed = sum(len(page.images.keys()) for page in reader.pages)
-    assert placed >= pictures > 40 and drawn
+    placed = 0
+    for page in reader.pages:
+        objects = page["/Resources"].get_object().get("/XObject", {})
+        placed += sum(objects[name].get_object()["/Subtype"] == "/Image" for name in objects)
+    assert placed >= pictures > 40

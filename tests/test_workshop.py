@@ -550,7 +550,7 @@ def execute(notebook, folder: Path, installed: Path) -> dict:
     environment = {
         **os.environ, "PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1",
     }  # fmt: skip
-    running = nbformat.from_dict(notebook)
+    running = nbformat.reads(json.dumps(notebook), as_version=4)
     running.cells.append(nbformat.v4.new_code_cell("import circuitlib, sys\nprint(circuitlib.__file__)"))
     client = NotebookClient(
         running, timeout=900, startup_timeout=180, kernel_name="python3", skip_cells_with_tag="nbval-skip"
@@ -576,6 +576,10 @@ def results(notebook: dict) -> dict[str, str]:
     for number, (cell, _) in stubs(notebook).items():
         said[number] = "".join(cell["outputs"][-1]["data"]["text/plain"])
     return said
+
+
+def printed(cell: dict) -> str:
+    return "".join("".join(output["text"]) for output in cell.get("outputs", []) if output.get("name") == "stdout")
 
 
 def read(path: Path) -> dict:
@@ -630,14 +634,7 @@ def test_a_learner_who_solves_everything_gets_to_the_end(name, dist, installed, 
     ran = execute(solve(read(dist / "learner" / f"{name}.ipynb"), name), tmp_path / "run", installed)
     said = results(ran)
     assert set(said) == set(stubs(chapter(name))) and all(text.startswith("✓") for text in said.values()), said
-    printed = [
-        ["".join(o["text"]) for o in cell.get("outputs", []) if o.get("name") == "stdout"] for cell in ran["cells"]
-    ]
-    committed = [
-        ["".join(o["text"]) for o in cell.get("outputs", []) if o.get("name") == "stdout"]
-        for cell in chapter(name)["cells"]
-    ]
-    assert printed == committed
+    assert [printed(cell) for cell in ran["cells"]] == [printed(cell) for cell in chapter(name)["cells"]]
 
 
 @pytest.mark.slow
