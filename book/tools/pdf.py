@@ -16,7 +16,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -156,10 +155,11 @@ def write(to: Path, site: Path = SITE, root: Path = ROOT, only: Sequence[str] = 
     pages = [page for page in read_pages(root) if not only or page.name in only]
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.part")
-    with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder) / "site"
+    folder = to.with_name("printing")  # beside the result: a Chromium from a snap can't see /tmp
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        copied, scratch = folder / "site", folder / "printed"
         shutil.copytree(site, copied)
-        scratch = Path(folder) / "printed"
         scratch.mkdir()
         for page in pages:
             read_headings(copied, page)
@@ -172,6 +172,8 @@ def write(to: Path, site: Path = SITE, root: Path = ROOT, only: Sequence[str] = 
             page.printed = scratch / f"{i}.pdf"
             print_page(chromium, copied / f"{page.name}.html", page.printed, offline)
         count = put_together(chromium, copied, pages, config, part)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     part.replace(to)
     return count
 
