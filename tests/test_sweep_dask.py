@@ -197,6 +197,7 @@ def programs(folder: Path, n_workers: int = 2):
     """``dask scheduler`` and ``dask worker``, in a folder that is not the sweep's; yields the address and the processes."""
     environment = {**os.environ, "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
     where = folder / "scheduler.json"
+    where.unlink(missing_ok=True)
     started = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", where]  # fmt: skip
     quiet = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = [subprocess.Popen(started, **quiet)]

@@ -134,7 +134,7 @@ def on_cluster(cells: Sequence[Cell], files: Files, scheduler: str) -> Rows:
             return future
 
         try:
-            finished = as_completed([submit() for _ in range(min(AHEAD, len(waiting)))])
+            finished = as_completed([submit() for _ in range(min(AHEAD, len(waiting)))], loop=client.loop)
             for future in finished:
                 cell = running.pop(future)
                 yield cell, _row_of(cell, future, scheduler)
@@ -159,19 +159,29 @@ def check_scheduler(scheduler: str) -> None:
 def _client(scheduler: str):
     from dask.distributed import Client
 
-    log = logging.getLogger("distributed")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # what goes wrong is said in one line, below
+    with _silent("distributed", "tornado"):
+        try:
+            client = Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False, name="circuitlib sweep")
+        except (OSError, ValueError) as error:
+            raise Missing(f"scheduler: {scheduler} can't be reached ({_reason(error)})") from None
+        try:
+            yield client
+        finally:
+            client.close(timeout=SECONDS_TO_CONNECT)
+
+
+@contextmanager
+def _silent(*libraries: str) -> Iterator[None]:
+    """Without the log of some libraries: what goes wrong is an error of one line, and not a traceback of theirs before it."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] in libraries]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
-        client = Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False, name="circuitlib sweep")
-    except (OSError, ValueError) as error:
-        log.setLevel(level)
-        raise Missing(f"scheduler: {scheduler} can't be reached ({_reason(error)})") from None
-    try:
-        yield client
+        yield
     finally:
-        client.close(timeout=SECONDS_TO_CONNECT)
-        log.setLevel(level)
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _row_of(cell: Cell, future, scheduler: str) -> dict[str, Any]:
