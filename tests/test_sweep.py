@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import inspect
 import json
 import os
 import re
@@ -112,8 +114,28 @@ def test_a_model_that_does_not_know_a_task_is_skipped_and_the_table_says_why():
     table = store.Store("nowhere").table(plan)
     assert table["status"].tolist() == ["pending", "skipped", "skipped", "pending"]
     assert table["error"][2] == "gpt-mini knows ioi, greater_than, induction"
-    with pytest.raises(ValueError, match=r"^grid: grid.task: none of the models knows it; docstring-4l knows"):
+    with pytest.raises(ValueError, match=r"^grid: grid.task: no model can run it; docstring-4l knows"):
         read_grid({"grid": {**asked, "model": "docstring-4l", "task": "ioi"}})
+
+
+def test_a_task_takes_the_corruptions_that_it_knows():
+    for task, names in grid.CORRUPTIONS.items():
+        assert tuple(importlib.import_module(f"circuitlib.tasks.{task}").CORRUPTIONS) == names
+        assert inspect.signature(getattr(cl, task)).parameters["corruption"].default == names[0]
+    asked = {"model": ["gpt-mini", "handmade-or"], "method": "eap", "top": 1, "corruption": ["name_swap", "abc"]}
+    assert [c.corruption for c in read_grid({"grid": asked}).cells] == ["name_swap", "abc", None]
+    several = {**asked, "model": "gpt-mini", "task": ["ioi", "greater_than", "induction"]}
+    plan = read_grid({"grid": several})
+    assert [(c.task, c.corruption, plan.skipped.get(c)) for c in plan.cells] == [
+        ("ioi", "name_swap", None),
+        ("ioi", "abc", None),
+        ("greater_than", "name_swap", "greater_than knows 01"),
+        ("greater_than", "abc", "greater_than knows 01"),
+        ("induction", None, None),
+    ]
+    # Said or not, the usual way is the same cell.
+    usual = read_grid({"grid": {**asked, "model": "gpt-mini", "corruption": "abc"}}).cells
+    assert usual == read_grid({"grid": {"model": "gpt-mini", "method": "eap", "top": 1}}).cells
 
 
 def test_a_task_file_is_found_beside_the_grid_and_known_by_its_content(tmp_path):
@@ -182,7 +204,7 @@ BAD_GRIDS = [
     (G.replace('"eap"', "['eap', 'eap']"), "grid.method: 'eap' is repeated"),
     (G.replace('"eap"', "'EAP'"), "grid.method: expected one of exact, eap, eap-ig, acdc, random, got 'EAP'"),
     (G + "task = 'xor'", "grid.task: expected one of docstring, gate"),
-    (G + "task = 'docstring'", "grid.task: none of the models knows it; handmade-or knows gate"),
+    (G + "task = 'docstring'", "grid.task: no model can run it; handmade-or knows gate"),
     (G + "task = 7", "grid.task: expected one of docstring, gate"),
     (G + "task = ['gate', 'gate']", "grid.task: 'gate' is repeated"),
     (G + "task = ['greater_than', 'greater-than']", "grid.task: 'greater_than' is repeated"),
@@ -191,6 +213,7 @@ BAD_GRIDS = [
     (G + "task = 'bytes.jsonl'", "grid.task: FOLDER/bytes.jsonl: not UTF-8 text"),
     (G + "task = '/dev/zero.jsonl'", "grid.task: /dev/zero.jsonl: can't be read"),
     (G + "metric = 'KL'", "grid.metric: expected one of task, kl, got 'KL'"),
+    (G + "corruption = 'acb'", "grid.corruption: expected one of random_random, random_def"),
     (G + "ablation = 'none'", "grid.ablation: expected one of corrupted, zero, mean, got 'none'"),
     (G + "direction = 'up'", "grid.direction: expected one of noising, denoising, got 'up'"),
     (G + "threshold = -0.1", "grid.threshold: expected a number from 0 to 1e9, got -0.1"),
@@ -286,9 +309,10 @@ def test_an_unknown_model_of_the_hub_is_not_downloaded_to_list_cells(tmp_path, m
 # --- a cell
 
 
-def engine(model="handmade-and", n=2, seed=0, **more) -> cl.Engine:
+def engine(model="handmade-and", n=2, seed=0, corruption=None, **more) -> cl.Engine:
     loaded = cl.load_model(model)
-    return cl.Engine(loaded, cl.default_task(loaded, n=n, seed=seed), **more)
+    task = cl.docstring(loaded, n, corruption, seed) if corruption else cl.default_task(loaded, n=n, seed=seed)
+    return cl.Engine(loaded, task, **more)
 
 
 CELLS = [
@@ -298,13 +322,13 @@ CELLS = [
     (Cell("handmade-or", "gate", "eap-ig", top=4, n=3, steps=7, direction="denoising"), lambda e: cl.eap_ig(e, steps=7), lambda s: s.top(4)),
     (Cell("handmade-or", "gate", "acdc", threshold=0.1, n=2, ablation="mean"), lambda e: cl.acdc(e, threshold=0.1), lambda c: c),
     (Cell("handmade-or", "gate", "random", top=6, n=2, seed=1), lambda e: random_scores(e), lambda s: s.top(6)),
-    (Cell("handmade-docstring", "docstring", "eap", top=6, n=4, seed=3), lambda e: cl.eap(e), lambda s: s.top(6)),
+    (Cell("handmade-docstring", "docstring", "eap", top=6, n=4, seed=3, corruption="random_def"), lambda e: cl.eap(e), lambda s: s.top(6)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "method", "choose"), CELLS, ids=lambda value: getattr(value, "method", ""))
 def test_a_cell_measures_what_the_functions_of_the_library_do(one, method, choose):
-    asked = engine(one.model, one.n, one.seed, ablation=one.ablation, direction=one.direction)
+    asked = engine(one.model, one.n, one.seed, one.corruption, ablation=one.ablation, direction=one.direction)
     found = method(asked)
     circuit, truth = choose(found), cl.known_circuit(one.model, one.ablation, one.direction)
     row = cl.run_cell(one)

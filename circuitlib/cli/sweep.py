@@ -10,7 +10,7 @@ import typer
 from . import common
 
 SHOWN = ["model", "task", "method", "metric", "threshold", "top", "seed", "status", "edges", "faithfulness", "kl", "auc_pessimistic_edge", "cpr", "cmd"]  # fmt: skip
-LISTED = ["cell", "status", "model", "task", "method", "metric", "threshold", "top", "steps", "ablation", "direction", "n", "seed"]  # fmt: skip
+LISTED = ["cell", "status", "model", "task", "method", "metric", "threshold", "top", "steps", "corruption", "ablation", "direction", "n", "seed"]  # fmt: skip
 
 
 @common.answers
@@ -44,8 +44,8 @@ def sweep(
 
     Example: circuitlib sweep grid.toml --out table.csv
 
-    The table grid of the file has the keys model, method, and threshold or top; it may have task, metric, seed, n, ablation,
-    direction and steps. Each holds a value or a list.
+    The table grid of the file has the keys model, method, and threshold or top; it may have task, metric, seed, n,
+    corruption, ablation, direction and steps. Each holds a value or a list.
     """
     from ..sweep import read_grid, run_sweep
     from ..sweep.run import check

@@ -49,6 +49,7 @@ class Cell:
         threshold: for ACDC its τ, else the least |score| of the edges that are kept; in units of the metric.
         top: how many edges are kept, instead of a threshold.
         steps: of EAP-IG.
+        corruption: how the task's corrupted prompts are made; None for the usual way.
         n, seed: how many prompts, and which. None for all prompts of a task file.
         device, threads: on what it runs.
         weights: SHA-256 of the model's file of weights; "" where it is not known.
@@ -62,6 +63,7 @@ class Cell:
     threshold: float | None = None
     top: int | None = None
     steps: int | None = None
+    corruption: str | None = None
     ablation: str = "corrupted"
     direction: str = "noising"
     n: int | None = 50
@@ -106,7 +108,7 @@ def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
             cell.metric,
             cell.steps,
             cell.threshold if cell.method == "acdc" else None,
-            *(cell.model, cell.device, cell.task, cell.n, cell.seed, cell.ablation, cell.direction),
+            *(cell.model, cell.device, cell.task, cell.corruption, cell.n, cell.seed, cell.ablation, cell.direction),
             file,
         )
         row = {**blank(cell), "weights": weights_of(cell.model), "seconds": judged["seconds"]}
@@ -194,7 +196,7 @@ def load(name: str, device: str):
 # Cells of one engine, and of one method's scores, come one after another: the last ones are kept. What they hold is the same
 # as if it were made again.
 @functools.lru_cache(maxsize=1)
-def _engine(model: str, device: str, task: str, n, seed, ablation: str, direction: str, file: str | None):
+def _engine(model: str, device: str, task: str, corruption, n, seed, ablation: str, direction: str, file: str | None):
     """The engine, and the circuit that is known or None."""
     from .. import tasks
     from ..engine import Engine
@@ -203,7 +205,8 @@ def _engine(model: str, device: str, task: str, n, seed, ablation: str, directio
     if file is not None:
         made = _drawn(_task_from(loaded, task, file), n, seed)
     elif task in info(model).tasks:
-        made = getattr(tasks, task)(loaded, n=n, seed=seed)
+        how = {} if corruption is None else {"corruption": corruption}
+        made = getattr(tasks, task)(loaded, n=n, seed=seed, **how)
     else:
         raise ValueError(f"task: {model} knows {', '.join(info(model).tasks)}, got {task!r}")
     return Engine(loaded, made, ablation, direction), truth_of(model, task, ablation, direction)

@@ -27,6 +27,12 @@ MAX_CELLS = 100_000
 SHOWN = 60  # characters of a wrong value in a message
 
 TASKS = tuple(sorted({task for model in REGISTRY.values() for task in model.tasks}))
+# How the corrupted prompts of a task can be made, the usual way first. The tasks themselves would load torch; a test compares.
+CORRUPTIONS = {
+    "docstring": ("random_random", "random_def", "random_answer", "random_doc", "random_answer_doc", "random_def_doc"),
+    "ioi": ("abc", "name_swap"),
+    "greater_than": ("01",),
+}
 METHODS = ("exact", "eap", "eap-ig", "acdc", "random")
 
 
@@ -65,6 +71,7 @@ KEYS = {
     "top": _whole(0, 10_000_000),
     "seed": _whole(0, 2**31 - 1, default=(0,)),
     "n": _whole(1, 100_000),
+    "corruption": _one_of(*(name for names in CORRUPTIONS.values() for name in names)),
     "ablation": _one_of("corrupted", "zero", "mean", default=("corrupted",)),
     "direction": _one_of("noising", "denoising", default=("noising",)),
     "steps": _whole(1, 10_000, default=(5,)),
@@ -105,10 +112,10 @@ def read_grid(source: str | Path | Mapping[str, Any], *, fetch: bool = True) -> 
 
     The file has one table ``grid``, or several, ``[[grid]]``. Each gives all combinations of its values; every key holds one value or
     a list. ``model`` and ``method`` must be there, and ``threshold`` or ``top``, which say which edges are kept. A method takes
-    from the grid what it has: ``steps`` is for eap-ig, and acdc, which finds the size by itself, has no ``top``. ``n`` and ``seed`` of
-    a task file draw some of its prompts; without ``n`` all are taken, and there is nothing to seed. So no cell comes twice.
-    Without ``task``, each model has the task that it is made for. A model that does not know a task of the grid is *skipped*:
-    the table says why. Beside the grid stand ``circuits`` (true: keep each circuit as a file), ``device`` and ``threads``.
+    from the grid what it has: ``steps`` is for eap-ig, and acdc, which finds the size by itself, has no ``top``. So does a task: of
+    ``corruption`` those that it knows. ``n`` and ``seed`` of a task file draw some of its prompts; without ``n`` all are taken, and
+    there is nothing to seed. So no cell comes twice. Without ``task``, each model has the task that it is made for. A model that
+    does not know a task of the grid, or a task that knows no corruption of it, is *skipped*: the table says why. Beside the grid stand ``circuits`` (true: keep each circuit as a file), ``device`` and ``threads``.
 
     Raises:
         ValueError: the file can't be used; one line that names the key.
@@ -177,10 +184,10 @@ class _Reader:
         for _, grid in grids:
             for cell in self._cells(grid, device, threads, fetch):
                 cells[cell] = None
-                if cell.task_file is None and cell.task not in info(cell.model).tasks:
-                    skipped[cell] = f"{cell.model} knows {', '.join(info(cell.model).tasks)}"
+                if reason := _why_not(cell):
+                    skipped[cell] = reason
         if len(skipped) == len(cells):
-            raise ValueError(f"{self.name}: grid.task: none of the models knows it; {next(iter(skipped.values()))}")
+            raise ValueError(f"{self.name}: grid.task: no model can run it; {next(iter(skipped.values()))}")
         return Plan(tuple(cells), skipped, circuits, self.files)
 
     # Keys and values -----------------------------------------------------------------------------
@@ -262,16 +269,35 @@ class _Reader:
             weights = weights_of(model, fetch)
             for task in grid["task"] or info(model).tasks[:1]:
                 file = self.hashes.get(task)
-                for n, seed, ablation, direction, metric, method in product(
+                for n, seed, corruption, ablation, direction, metric, method in product(
                     grid["n"] or (DEFAULT_N if file is None else None,),
                     grid["seed"],
+                    _corruptions(grid, task),
                     *(grid[name] for name in ("ablation", "direction", "metric", "method")),
                 ):
                     for steps, (threshold, top) in product(*_choices(grid, method)):
                         yield Cell(
-                            *(model, task, method, metric, threshold, top, steps, ablation, direction),
+                            *(model, task, method, metric, threshold, top, steps, corruption, ablation, direction),
                             *(n, None if n is None else seed, device, threads, weights, file),
                         )
+
+
+def _corruptions(grid: Mapping[str, tuple], task: str) -> tuple:
+    """Those of the grid that the task knows; if it knows none of them, all, to be skipped. None for a task with one kind only."""
+    if task not in CORRUPTIONS:
+        return (None,)
+    asked = grid["corruption"] or CORRUPTIONS[task][:1]
+    return tuple(name for name in asked if name in CORRUPTIONS[task]) or asked
+
+
+def _why_not(cell: Cell) -> str:
+    """Why a cell can't be run; empty if it can."""
+    tasks = info(cell.model).tasks
+    if cell.task_file is None and cell.task not in tasks:
+        return f"{cell.model} knows {', '.join(tasks)}"
+    if cell.corruption is not None and cell.corruption not in CORRUPTIONS[cell.task]:
+        return f"{cell.task} knows {', '.join(CORRUPTIONS[cell.task])}"
+    return ""
 
 
 def _choices(grid: Mapping[str, tuple], method: str) -> tuple[list, list]:
@@ -284,7 +310,7 @@ def _choices(grid: Mapping[str, tuple], method: str) -> tuple[list, list]:
 def _size(grid: Mapping[str, tuple]) -> int:
     """At most how many cells."""
     kept = len(grid["threshold"]) + len(grid["top"])
-    names = ("model", "task", "n", "seed", "ablation", "direction", "metric", "method", "steps")
+    names = ("model", "task", "n", "seed", "corruption", "ablation", "direction", "metric", "method", "steps")
     return kept * math.prod(max(1, len(grid[name])) for name in names)
 
 

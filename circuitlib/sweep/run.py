@@ -41,7 +41,7 @@ def run_sweep(
 
     Returns:
         The table, a row for each cell in the order of the grid: parameters; ``status`` ("done", "refused" by the method, "skipped"
-        because the model does not know the task, "failed", or "pending") and ``error``; ``edges``, ``edges_pruned``, ``heads``,
+        because the model or the task does not know what is asked, "failed", or "pending") and ``error``; ``edges``, ``edges_pruned``, ``heads``,
         ``faithfulness``, ``task_metric``, ``kl``, ``precision`` and ``recall`` of the cell's circuit, as in ``cl.evaluate``; areas and
         passes of its method, as in ``cl.compare``; the circuit's file in ``cells``; versions and hashes; seconds of the method and
         of the whole cell, the only columns in which two runs differ.

@@ -27,7 +27,7 @@ SUFFIXES = (".csv", ".parquet")
 STATES = ("done", "refused", "failed")
 COLUMNS = (*PARAMETERS, "status", "error", *MEASURED, "circuit", *PROVENANCE, "cell", "config", *CLOCK)
 WHOLE = ("top", "steps", "n", "seed", "threads", "edges", "edges_pruned", "heads", "forwards", "backwards")
-TEXT = ("model", "task", "method", "metric", "ablation", "direction", "device", "task_file", "status", "error", "circuit", *PROVENANCE, "cell", "config")  # fmt: skip
+TEXT = ("model", "task", "method", "metric", "corruption", "ablation", "direction", "device", "task_file", "status", "error", "circuit", *PROVENANCE, "cell", "config")  # fmt: skip
 
 
 class Store:
