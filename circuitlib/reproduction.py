@@ -206,7 +206,9 @@ def prompts_from(model, path: str | Path, name: str, n: int = 50):
             [one_token(model, prompt[key]).tolist() for prompt in listed] for key in ("answers", "wrong_answers")
         )
     except ValueError as error:
-        raise ValueError(f"{path}: not a file of prompts for this model: {error}") from None
+        said = str(error)  # it may quote a word of any length
+        said = said if len(said) <= 300 else f"{said[:299]}…"
+        raise ValueError(f"{path}: not a file of prompts for this model: {said}") from None
     probability = METRICS[name] == "probability difference"
     return Task(
         name=name.replace("-", "_"),

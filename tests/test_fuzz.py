@@ -258,6 +258,7 @@ PROMPTS = {"prompts": [{"clean": "0 1", "corrupt": "1 1", "answers": ["1"], "wro
 
 @quick
 @given(written(PROMPTS))
+@example(json.dumps(PROMPTS).replace('["0"]', f'["{"[" * 3000}"]').encode())
 def test_files_of_prompts(tmp_path, content):
     path, model = tmp_path / "p.json", gate().model
     path.write_bytes(content)

@@ -120,7 +120,7 @@ def _scores_of(path: Path, reader: csv.DictReader, graph) -> dict:
     found = {}
     for row in reader:
         try:
-            edge, score = graph.edge(row["edge"] or ""), float(row["score"] or "")
+            edge, score = graph.edge(row["edge"] or ""), _number(row["score"] or "")
             if not math.isfinite(score):
                 raise ValueError(f"score: expected a finite number, got {score}")
             if edge in found:
@@ -131,6 +131,13 @@ def _scores_of(path: Path, reader: csv.DictReader, graph) -> dict:
     if len(found) != graph.n_edges:
         raise ValueError(f"{path}: {len(found):,} edges, expected the {graph.n_edges:,} of {graph!r}")
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"score: expected a number, got {text[:60]!r}") from None
 
 
 # Forms -------------------------------------------------------------------------------------------
