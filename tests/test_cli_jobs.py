@@ -223,7 +223,7 @@ def test_a_scores_file_is_read_as_it_was_written(scored):
         (lambda text: "\n".join(text.splitlines()[:-1]), ": 12 edges, expected the 13 of"),
         (lambda text: text + text.splitlines()[1], "line 15: edge"),
         (lambda text: text.replace(text.splitlines()[1].rpartition(",")[2], "nan"), "line 2: score: expected a finite number, got nan"),
-        (lambda text: text.replace(text.splitlines()[1].rpartition(",")[2], "much"), "line 2: could not convert string to float: 'much'"),
+        (lambda text: text.replace(text.splitlines()[1].rpartition(",")[2], "much"), "line 2: score: expected a number, got 'much'"),
         (lambda text: text.replace("a0.0", "a7.0"), "does not exist in Graph(1 layers"),
         (lambda text: text + "\x00", "not a CSV file|line 15"),
     ],
