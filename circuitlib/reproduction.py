@@ -124,6 +124,7 @@ def reproduce(
     methods: Sequence[str] | None = None,
     thresholds: Mapping[str, Sequence[float]] | None = None,
     prompts: str | Path | None = None,
+    device: str = "cpu",
     progress: bool = False,
 ) -> Reproduction:
     """Measure a published circuit, and what methods find, on the model that it was found in.
@@ -134,6 +135,7 @@ def reproduce(
         methods: some of "eap", "eap-ig" and "acdc"; by default all for docstring, and the first two for the others.
         thresholds: for ACDC, metric ("kl" or "task") → thresholds.
         prompts: a file of prompts; by default the book's own (see ``prompts_from``).
+        device: as for ``load_model``.
         progress: show how far ACDC is, on stderr.
 
     Raises:
@@ -141,7 +143,7 @@ def reproduce(
         Missing: the model is not on this computer and the Hub can't be reached, and the like; before anything else.
     """
     methods = _check(name, methods)
-    model = load_model(MODELS[name])
+    model = load_model(MODELS[name], device)
     from .engine import Engine
 
     task = make_task(model, name, n, seed) if prompts is None else prompts_from(model, prompts, name, n)

@@ -191,7 +191,7 @@ def test_an_unknown_name_and_no_prompts_are_one_error(models):
         ValueError, match="^name: 'handmade-xor' is not a hand-made model; choose one of: handmade-induction, "
     ):
         build("handmade-xor")
-    with pytest.raises(ValueError, match="^n: expected at least one prompt, got 0"):
+    with pytest.raises(ValueError, match="^n: expected an integer from 1, got 0"):
         gate(models["handmade-or"], n=0)
     with pytest.raises(ValueError, match="^model: expected one that knows the tokens"):
         gate(models["handmade-induction"], n=1)

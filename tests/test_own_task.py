@@ -91,7 +91,7 @@ def test_braces_and_no_wrong_answers(model):
         ({"answer": " {B} {B}"}, "is 2 tokens of this model, expected a single one"),
         ({"words": ["item", "city", "unladen"]}, "words: 'unladen' is not a single token of this model"),
         ({"words": ["item", "city"]}, "at least 4 words that are single tokens of the model, got 2"),
-        ({"n": 0}, "n: expected at least one prompt, got 0"),
+        ({"n": 0}, "n: expected an integer from 1, got 0"),
     ],
 )
 def test_bad_input_is_one_clear_line(model, changes, message):

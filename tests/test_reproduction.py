@@ -328,7 +328,7 @@ def test_a_bad_file_of_prompts_is_one_line(engines, tmp_path, content, message):
     [
         ({"name": "ioi2"}, "^name: expected one of docstring, ioi, greater-than, got 'ioi2'$"),
         ({"name": "ioi", "methods": ["exact"]}, f"^methods: expected some of {', '.join(METHODS)}, got 'exact'$"),
-        ({"name": "ioi", "n": 0}, "^n: expected at least one prompt, got 0$"),
+        ({"name": "ioi", "n": 0}, "^n: expected an integer from 1, got 0$"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message):

@@ -157,7 +157,7 @@ def test_default_task(model):
             lambda m: cl.docstring(m, corruption="random"),
             "corruption: 'random' is unknown; choose one of: random_random",
         ),
-        (lambda m: cl.docstring(m, n=0), "n: expected at least one prompt, got 0"),
+        (lambda m: cl.docstring(m, n=0), "n: expected an integer from 1, got 0"),
         (lambda m: cl.docstring(m, names=("size", "path")), "at least 15"),
         (
             lambda m: cl.docstring(m, names=(*NAMES, "antidisestablishment")),

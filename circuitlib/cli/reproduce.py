@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .common import Json, Method, Quiet, answers, check_place, emit, results_apart, say
+from .common import Device, Json, Method, Quiet, answers, check_place, emit, results_apart, say
 
 
 class Published(StrEnum):
@@ -31,6 +31,7 @@ def reproduce(
         typer.Option(help="A file of prompts in the JSON format of auto-circuit, instead of the book's own."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report here; by default reproduce-CIRCUIT.html.")] = None,
+    device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,7 +44,7 @@ def reproduce(
     out = Path(f"reproduce-{circuit}.html") if out is None else out
     check_place(out)
     with results_apart():
-        report = run(str(circuit), n=n, seed=seed, methods=method and [str(one) for one in method], prompts=prompts, progress=not quiet)  # fmt: skip
+        report = run(str(circuit), n=n, seed=seed, methods=method and [str(one) for one in method], prompts=prompts, device=device, progress=not quiet)  # fmt: skip
         report.write(out)
     emit(_as_json(report) if as_json else report.to_markdown(), None)
     say(f"written: {out}", quiet)

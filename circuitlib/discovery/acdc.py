@@ -17,7 +17,7 @@ import numbers
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,7 +127,12 @@ def acdc_sweep(
 
     Args:
         checkpoint: ``sweep.json`` keeps the search at τ = 0.05 in ``sweep-0.05.json``, and so on.
+
+    Raises:
+        ValueError: as ``acdc``; and no threshold at all.
     """
+    if not isinstance(thresholds, Iterable) or isinstance(thresholds, str) or not (thresholds := tuple(thresholds)):
+        raise ValueError(f"thresholds: expected at least one number from 0, got {thresholds!r}")
     circuits, expected = [], None
     for threshold in thresholds:
         path = checkpoint if checkpoint is None else _with_threshold(Path(checkpoint), threshold)

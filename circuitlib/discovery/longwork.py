@@ -53,7 +53,7 @@ class Checkpoint:
             found, expected = content["run"].get(name), self.run.get(name)
             if type(found) is not type(expected) or found != expected:
                 raise ValueError(
-                    f"checkpoint: {self.path} is of another run: its {name} is {_say(found)}, expected {_say(expected)}"
+                    f"checkpoint: {self.path} is of another run: its {_say(name)} is {_say(found)}, expected {_say(expected)}"
                 )
         return content["state"]
 

@@ -156,6 +156,9 @@ def _check(tasks, methods, seeds, metrics, shares) -> None:
             raise ValueError(f"{name}: expected at least one, each once, got {given!r}")
     if not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"shares: expected numbers from 0 to 1, got {shares!r}")
+    for name, method in methods.items():
+        if not callable(method):
+            raise ValueError(f"methods: {name!r} is no function such as cl.eap, got {method!r}")
     for name, task in tasks.items():
         if not callable(task) and len(seeds) > 1:
             raise ValueError(

@@ -96,11 +96,15 @@ def completeness(
     grown: tuple = ()
     for _ in range(min(greedy_steps, len(units))):
         step = measured("greedy", [(*grown, unit) for unit in units if unit not in grown])
-        rows.append(max(step, key=lambda row: row[3]))
+        rows.append(max(step, key=_gap_of))
         grown = rows[-1][4]
-    return _table(
-        sorted(rows, key=lambda row: -row[3]), "K", ["how", "circuit", "model", "gap", "removed"], numbered=True
-    )
+    rows.sort(key=_gap_of, reverse=True)
+    return _table(rows, "K", ["how", "circuit", "model", "gap", "removed"], numbered=True)
+
+
+def _gap_of(row: tuple) -> float:
+    """Rounded, so that of sets that are equally bad the first comes first, and not the one that rounding favours."""
+    return round(row[3], 4)
 
 
 def _units(circuit: Circuit, by: str) -> list[Edge] | list[str]:

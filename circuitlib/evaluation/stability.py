@@ -91,10 +91,12 @@ def stability(
         progress: show a bar on stderr.
 
     Raises:
-        ValueError: fewer than 2 resamples; ``k`` missing, or given for a method that returns a circuit.
+        ValueError: fewer than 2 resamples; a method that is no function; ``k`` missing, or given for a method that returns a circuit.
     """
     if type(n) is not int or n < 2:
         raise ValueError(f"n: expected an integer from 2, got {n!r}")
+    if not callable(method):
+        raise ValueError(f"method: expected a function such as cl.eap, got {method!r}")
     whole = _circuit(method(engine, metric=metric), k)
     draw, n_prompts, circuits = random.Random(seed), len(engine.task), []
     with bar(progress, n, "stability", "resamples") as shown:

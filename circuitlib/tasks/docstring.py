@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..models.words import NAMES, NOUNS, VERBS
 from .base import Task
-from .tokens import known_words, one_token, same_length
+from .tokens import check_count, known_words, one_token, same_length
 
 CORRUPTIONS = {
     "random_random": "all six matching names are new: A, B, C in the signature and A, B in the docstring, unrelated",
@@ -83,8 +83,7 @@ def docstring(
     """
     if corruption not in CORRUPTIONS:
         raise ValueError(f"corruption: {corruption!r} is unknown; choose one of: {', '.join(CORRUPTIONS)}")
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     names = known_words(model, NAMES if names is None else names, prefix=" ", at_least=15)
     nouns = known_words(model, NOUNS, prefix=" ", at_least=6)
     verbs = known_words(model, VERBS, prefix="", at_least=1)

@@ -15,7 +15,7 @@ import torch
 from ..models.words import EVENTS
 from .base import Task
 from .ioi import position_labels
-from .tokens import encode, known_words, one_token, same_length
+from .tokens import check_count, encode, known_words, one_token, same_length
 
 TEMPLATES = (
     "The {event} went on from the year {century}{year} to the year {century}",
@@ -71,8 +71,7 @@ def greater_than(
         raise ValueError(f"corruption: {corruption!r} is unknown; choose one of: {', '.join(CORRUPTIONS)}")
     if template not in range(len(TEMPLATES)):
         raise ValueError(f"template: expected 0 to {len(TEMPLATES) - 1}, got {template!r}")
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     events = known_words(model, EVENTS, prefix=" ", at_least=1)
     known_words(model, [f"{year:02d}" for year in range(100)], prefix="", at_least=100)
     possible = [(c, y) for c in CENTURIES if is_two_tokens(model, c, 1) for y in YEARS if is_two_tokens(model, c, y)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Task
-from .tokens import one_token, same_length
+from .tokens import check_count, one_token, same_length
 
 
 def gate(model, n: int = 50, seed: int = 0) -> Task:
@@ -13,8 +13,7 @@ def gate(model, n: int = 50, seed: int = 0) -> Task:
 
     Metric: logit of "1" minus logit of "0" at the last position, which is the gate's output: 1 on clean, 0 on corrupted.
     """
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     if model.tokenizer.unk_token_id is not None and model.tokenizer.unk_token_id in same_length(model, ["10="]):
         raise ValueError("model: expected one that knows the tokens '0', '1' and '=', such as 'handmade-or'")
     return Task(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .base import Task
-from .tokens import device_of
+from .tokens import check_count, device_of
 
 
 def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
@@ -19,8 +19,7 @@ def induction(model, n: int = 50, period: int = 20, seed: int = 0) -> Task:
     """
     special = set(model.tokenizer.all_special_ids)
     ordinary = np.array([i for i in range(len(model.tokenizer)) if i not in special])
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     if not 2 <= period <= min(len(ordinary) // 2, model.cfg.n_ctx // 2):
         raise ValueError(
             f"period: expected 2 to {min(len(ordinary) // 2, model.cfg.n_ctx // 2)} for this model, got {period}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..models.words import PEOPLE, PLACES, THINGS
 from .base import Task
-from .tokens import known_words, one_token, same_length
+from .tokens import check_count, known_words, one_token, same_length
 
 # {1} and {2} are the two people in the order in which they are named, {S} is the one of them who gives.
 TEMPLATES = (
@@ -99,8 +99,7 @@ def ioi(
         raise ValueError(f"order: {order!r} is unknown; choose one of: {', '.join(ORDERS)}")
     if template not in range(len(TEMPLATES)):
         raise ValueError(f"template: expected 0 to {len(TEMPLATES) - 1}, got {template!r}")
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     names = known_words(model, PEOPLE if names is None else names, prefix=" ", at_least=5)
     places = known_words(model, PLACES, prefix=" ", at_least=1)
     things = known_words(model, THINGS, prefix=" ", at_least=1)

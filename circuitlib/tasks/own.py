@@ -11,7 +11,7 @@ import torch
 
 from ..models.words import NAMES
 from .base import Task
-from .tokens import ends_at, known_words, one_token, same_length
+from .tokens import check_count, ends_at, known_words, one_token, same_length
 
 
 def template_task(
@@ -45,8 +45,7 @@ def template_task(
     Raises:
         ValueError: a template that can't be filled, prompts that are not aligned, or words that are not one token.
     """
-    if n < 1:
-        raise ValueError(f"n: expected at least one prompt, got {n}")
+    check_count(n)
     templates = {"clean": clean, "corrupted": corrupted, "answer": answer} | {
         f"wrong {i}": w for i, w in enumerate(wrong)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,12 @@ def encode(model, text: str) -> list[int]:
 def device_of(model) -> str:
     """Where a task's tensors belong: beside the model's weights. "cpu" for what is no model but has a tokenizer."""
     return getattr(getattr(model, "cfg", None), "device", None) or "cpu"
+
+
+def check_count(n: int) -> None:
+    """How many prompts a task is asked for: an error unless it is an integer from 1."""
+    if not isinstance(n, numbers.Integral) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"n: expected an integer from 1, got {n!r}")
 
 
 def known_words(model, words: Sequence[str], prefix: str, at_least: int) -> tuple[str, ...]:
