@@ -22,7 +22,8 @@ class Unanswered(NotYet):
 
 def compare(answer: Callable, inputs: tuple, expected: Callable, where: str) -> None:
     """Call an answer; ``NotYet`` at the first difference from ``expected``, which is called with the same inputs first."""
-    want = _numbers(expected(*inputs))
+    right = expected(*inputs)
+    want, yes_or_no = _numbers(right), "bool" in str(right.dtype if hasattr(right, "dtype") else np.asarray(right).dtype)
     got = call(answer, inputs, where)
     if got is None:
         raise Unanswered
@@ -35,7 +36,8 @@ def compare(answer: Callable, inputs: tuple, expected: Callable, where: str) -> 
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         place = f" at {list(at)}" if want.size > 1 else ""
-        raise NotYet(f"{where}, expected {want[at]:.4g}{place}, got {values[at]:.4g}.")
+        shown = [str(bool(x)) if yes_or_no and x in (0, 1) else f"{x:.4g}" for x in (want[at], values[at])]
+        raise NotYet(f"{where}, expected {shown[0]}{place}, got {shown[1]}.")
 
 
 def call(answer: Callable, inputs: tuple, where: str):
