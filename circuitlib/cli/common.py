@@ -71,7 +71,7 @@ def answers(command: Callable) -> Callable:
 
 
 # Options that several commands have.
-Name = Annotated[str, typer.Option("--model", help="A name that `circuitlib models` lists.")]
+Name = Annotated[str, typer.Option("--model", help="A name that `circuitlib models` lists, or the folder of a model.")]
 Task = Annotated[
     str | None,
     typer.Option(help="A task of the model, or a file of your own, NAME.jsonl; by default what the model is made for."),

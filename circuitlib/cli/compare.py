@@ -20,7 +20,10 @@ SHOWN = ["auc_pessimistic_edge", "auc_pessimistic_node", "cpr", "cmd", "edges", 
 @common.answers
 def compare(
     model: Annotated[
-        list[str], typer.Option(help="A name that `circuitlib models` lists; may be given several times.")
+        list[str],
+        typer.Option(
+            help="A name that `circuitlib models` lists, or the folder of a model; may be given several times."
+        ),
     ],
     task: common.Task = None,
     method: Annotated[list[Compared] | None, typer.Option(help="May be given several times; by default all.")] = None,

@@ -231,6 +231,8 @@ def _export_model(name: str, folder: Path) -> None:
     from ..models.load import check_files
 
     entry = info(name)
+    if entry.family == "folder" and entry.mlps:
+        raise ValueError(f"--model: {name} is a folder that transformers reads as it is; expected gpt-mini")
     if entry.family != "shipped" or "model_type" not in json.loads((entry.folder / "config.json").read_text("utf8")):
         raise ValueError(f"--model: {name} has no form that transformers knows; expected gpt-mini")
     if folder.exists():

@@ -32,7 +32,8 @@ def train(
 ) -> None:
     """Train a model of the book again, and measure it. Most of an hour on one core; a run that was stopped goes on.
 
-    Ends with exit code 1 if the model misses a bar of its card.
+    Ends with exit code 1 if the model misses a bar of its card. The finished folder may stand wherever a model's name stands:
+    `circuitlib discover --model run/docstring-4l`, `cl.load_model("run/docstring-4l")`.
 
     Example: circuitlib train docstring-4l --out run
     """

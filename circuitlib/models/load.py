@@ -8,27 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import Missing
+from .folder import load_folder
 from .hub import load_from_hub
 from .registry import ModelInfo, info
 
 
-def load_model(name: str, device: str = "cpu"):
-    """Load a model of the registry as a TransformerLens ``TransformerBridge``, in eval mode, with raw weights.
+def load_model(name: str | Path, device: str = "cpu"):
+    """Load a model as a TransformerLens ``TransformerBridge``, in eval mode, with raw weights.
 
     Args:
-        name: a name of ``cl.models()``.
+        name: a name of ``cl.models()``; or the folder of a model that ``circuitlib train`` wrote, or of a GPT-2 that
+            transformers' ``save_pretrained`` wrote: config.json, model.safetensors and the tokenizer's files. Nothing in a folder
+            is run, and if it has a file SHA256SUMS, what is read is compared with that.
         device: where to put it: "cpu", on which the book's numbers are made, "cuda", "cuda:1", "mps"; or "auto" for a GPU
             if there is one that TransformerLens trusts (it does not trust MPS unless TRANSFORMERLENS_ALLOW_MPS=1 is set).
             Tasks and engines follow the model. Everything stays in float32.
 
     Raises:
-        ValueError: an unknown name (the message lists the names), or a shipped file that is damaged
-            (the message names the file and both hashes).
+        ValueError: an unknown name (the message lists the names), a shipped file that is damaged
+            (the message names the file and both hashes), or a folder that can't be used.
         Missing: a Hub model that is not on this computer while the Hub can't be reached (then also a ConnectionError; within
             10 seconds), whose files are incomplete or damaged, or that needs more memory than there is; a device that this
             computer does not have.
     """
-    loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub}
+    loaders = {"shipped": load_shipped, "hand-made": load_handmade, "hub": load_from_hub, "folder": load_folder}
     entry = info(name)
     if device != "cpu":  # which is always there; asking loads torch, and a model that can't be had needs no torch
         device = device_named(device)
@@ -36,6 +39,9 @@ def load_model(name: str, device: str = "cpu"):
     model = loaders[entry.family](entry).eval().to(device, print_details=False)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
+    name = (
+        str(entry.folder.absolute()) if entry.family == "folder" else entry.name
+    )  # whatever the current folder becomes
     model.circuitlib_name = name
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,12 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One line of ``cl.models()``.
+    """One line of ``cl.models()``; or what a folder of a model says of itself.
 
     Args:
-        family: "shipped" (weights in this package), "hand-made" (weights written by a function) or "hub" (downloaded).
+        name: what it is called here; of a folder, its path as it was given.
+        family: "shipped" (weights in this package), "hand-made" (weights written by a function), "hub" (downloaded) or "folder"
+            (of somebody else, or trained oneself).
         tasks: names of the tasks it solves, the default one first.
         repo: for a hub model, the repository on the Hugging Face Hub.
     """
@@ -30,8 +33,8 @@ class ModelInfo:
 
     @property
     def folder(self) -> Path:
-        """Where a shipped model's files are."""
-        return SHIPPED / self.name
+        """Where the files of a shipped model are, or those of a folder."""
+        return Path(self.name) if self.family == "folder" else SHIPPED / self.name
 
 
 REGISTRY = {
@@ -51,11 +54,33 @@ REGISTRY = {
 }
 
 
-def info(name: str) -> ModelInfo:
-    """The registry's entry for ``name``; a ValueError that lists the names if there is none."""
-    if name not in REGISTRY:
-        raise ValueError(f"unknown model {name!r}; choose one of: {', '.join(REGISTRY)}")
-    return REGISTRY[name]
+def info(name: str | os.PathLike[str]) -> ModelInfo:
+    """What is known of a model before it is loaded: its shape, and the tasks that it may know.
+
+    Args:
+        name: a name of ``cl.models()``; or the folder of a model, as ``circuitlib train`` or transformers' ``save_pretrained``
+            writes it. A folder that is called like a model of the table is given as a ``Path``, or with "./" before it.
+
+    Raises:
+        ValueError: neither of them (the message lists the names), or a folder whose config.json can't be used.
+    """
+    name = as_text(name)
+    if isinstance(name, str):
+        if name in REGISTRY:
+            return REGISTRY[name]
+        from .folder import describe
+
+        if (found := describe(name)) is not None:
+            return found
+    raise ValueError(f"unknown model {shown(name)}; choose one of: {', '.join(REGISTRY)}, or the folder of a model")
+
+
+def as_text(name: str | os.PathLike[str]) -> str:
+    """A name as it is; a path as a name that is no name of the table."""
+    if not isinstance(name, os.PathLike):
+        return name
+    text = os.fspath(name)
+    return os.path.join(os.curdir, text) if text in REGISTRY else text
 
 
 def training_log(name: str) -> list[dict]:
@@ -93,8 +118,16 @@ def model_card(name: str) -> str:
 def _shipped(name: str, file: str) -> str:
     entry = info(name)
     if entry.family != "shipped" or not (entry.folder / file).exists():
-        raise ValueError(f"name: expected a shipped model, which has a {file}; {name!r} is {entry.family}")
+        raise ValueError(
+            f"name: expected a shipped model, which has a {file}; {name!r} is of the family {entry.family!r}"
+        )
     return (entry.folder / file).read_text("utf8")
+
+
+def shown(name: object) -> str:
+    """A name for a message: quoted, and not too long."""
+    text = repr(name)
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def models():

@@ -6,18 +6,20 @@ import functools
 import hashlib
 import json
 import math
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..models.folder import WEIGHTS, fingerprint
 from ..models.hub import NEEDED, TOKENIZER_FILES, find_snapshot, hub_cache, kind_of, models_folder, sha256, snapshot
-from ..models.registry import info
+from ..models.registry import REGISTRY, info
 
 PACKAGE = Path(__file__).parents[1]
 # What makes the numbers, besides weights and what is installed. Loading is not among it, for the weights are.
@@ -42,7 +44,7 @@ class Cell:
     """The parameters of one run. None where the method or the task has no such parameter.
 
     Args:
-        model: a name of ``cl.models()``.
+        model: a name of ``cl.models()``, or the folder of a model as the grid says it.
         task: a task of that model, or the path of a task file, as the grid says it.
         method: "exact", "eap", "eap-ig", "acdc" or, as a control, "random".
         metric: "task" or "kl", what the method goes by.
@@ -54,6 +56,9 @@ class Cell:
         device, threads: on what it runs.
         weights: SHA-256 of the model's file of weights; "" where it is not known.
         task_file: SHA-256 of the task file.
+        model_files: of a folder, SHA-256 of configuration and tokenizer.
+        folder: where a folder is on the machine that planned the cell, and on all that run it. It is no part of what the cell is:
+            one that is moved holds the same model.
     """
 
     model: str
@@ -72,19 +77,25 @@ class Cell:
     threads: int = 1
     weights: str = ""
     task_file: str | None = None
+    model_files: str = ""
+    folder: str | None = field(default=None, compare=False)
 
     @functools.cached_property
     def key(self) -> str:
         """What the cell's result is filed under: a hash of its parameters, of the code and of the versions."""
-        content = json.dumps({**asdict(self), **versions()}, sort_keys=True)
+        content = json.dumps({**self.identity(), **versions()}, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+    def identity(self) -> dict[str, Any]:
+        """All that the cell's numbers depend on, besides code and versions."""
+        return {name: value for name, value in asdict(self).items() if name != "folder"}
 
     def parameters(self) -> dict[str, Any]:
         """The columns that say which cell a row is about."""
         return {name: getattr(self, name) for name in PARAMETERS}
 
 
-PARAMETERS = tuple(field.name for field in fields(Cell) if field.name != "weights")
+PARAMETERS = tuple(one.name for one in fields(Cell) if one.name not in ("weights", "model_files", "folder"))
 
 
 def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
@@ -102,6 +113,7 @@ def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
         ValueError: the model does not know the task, the prompts can't be made, and the like.
         Missing: a model that can't be had.
     """
+    source = _source(cell)
     with _one_at_a_time, _threads(cell.threads):
         judged, found, engine, truth = _judged(
             cell.method,
@@ -109,9 +121,10 @@ def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
             cell.steps,
             cell.threshold if cell.method == "acdc" else None,
             *(cell.model, cell.device, cell.task, cell.corruption, cell.n, cell.seed, cell.ablation, cell.direction),
-            file,
+            *(file, source),
         )
-        row = {**blank(cell), "weights": weights_of(cell.model), "seconds": judged["seconds"]}
+        weights = weights_of(cell.model) if source is None else source.weights
+        row = {**blank(cell), "weights": weights, "seconds": judged["seconds"]}
         if found is None:
             return {**row, "status": "refused", "error": one_line(judged["refused"])}
         circuit = found if cell.method == "acdc" else _chosen(found, cell)
@@ -162,6 +175,7 @@ def weights_of(name: str, fetch: bool = True) -> str:
     """SHA-256 of a model's file of weights; for a hand-made model of the source that makes them.
 
     Args:
+        name: a name of ``cl.models()``. What is in a folder may change: see ``models.folder.fingerprint``.
         fetch: download a model of the Hub that is not on this computer; else "" for one.
 
     Raises:
@@ -173,6 +187,8 @@ def weights_of(name: str, fetch: bool = True) -> str:
         return sha256(entry.folder / "model.safetensors")
     if entry.family == "hand-made":
         return sha256(PACKAGE / "models" / "handmade.py")
+    if entry.family == "folder":
+        raise ValueError(f"name: expected a name of cl.models(), got the folder {name!r}")
     kind = kind_of(entry)
     folder, lacking = find_snapshot(models_folder() or hub_cache(), entry.repo, NEEDED[kind])
     if lacking is not None:
@@ -185,31 +201,80 @@ def weights_of(name: str, fetch: bool = True) -> str:
 # From names to an engine, and what the method found ----------------------------------------------
 
 
+@dataclass(frozen=True)
+class Source:
+    """A folder, and the hashes of what the model in it was when the cell was planned (``models.folder.fingerprint``)."""
+
+    folder: str
+    weights: str
+    model_files: str
+
+
+def _source(cell: Cell) -> Source | None:
+    """Where the model of a cell comes from, if it is a folder; as it is now, for a cell that no grid has planned."""
+    if cell.model in REGISTRY:
+        return None
+    if cell.folder is not None:
+        return Source(cell.folder, cell.weights, cell.model_files)
+    return Source(os.path.abspath(cell.model), *fingerprint(info(cell.model).folder))
+
+
 @functools.cache
-def load(name: str, device: str):
-    """A model, loaded once in each process."""
+def load(name: str, device: str, source: Source | None = None):
+    """A model, loaded once in each process; from a folder, once for each content of it."""
     from ..models import load_model
 
-    return load_model(name, device)
+    if source is None:
+        return load_model(name, device)
+    _check_planned(name, source)
+    return load_model(source.folder, device)
+
+
+def _check_planned(name: str, source: Source) -> None:
+    """A folder may be another one elsewhere, or not be there, or have changed: its numbers would be others than the table says."""
+    if not os.path.isdir(source.folder):
+        raise ValueError(
+            f"model: {name} is not there: expected the folder {source.folder} on every machine that runs cells"
+        )
+    found = fingerprint(Path(source.folder))
+    of = (WEIGHTS, source.weights, found[0]), ("configuration or tokenizer", source.model_files, found[1])
+    for what, expected, here in of:
+        if here != expected:
+            raise ValueError(
+                f"model: {what} of {name} is not what the sweep was planned with: SHA-256 {here[:16]}, expected {expected[:16]}; "
+                "expected the same on all machines, and while a sweep runs; start it again"
+            )
 
 
 # Cells of one engine, and of one method's scores, come one after another: the last ones are kept. What they hold is the same
 # as if it were made again.
 @functools.lru_cache(maxsize=1)
-def _engine(model: str, device: str, task: str, corruption, n, seed, ablation: str, direction: str, file: str | None):
+def _engine(
+    model: str,
+    device: str,
+    task: str,
+    corruption,
+    n,
+    seed,
+    ablation: str,
+    direction: str,
+    file: str | None,
+    source: Source | None,
+):
     """The engine, and the circuit that is known or None."""
     from .. import tasks
     from ..engine import Engine
 
-    loaded = load(model, device)
+    loaded = load(model, device, source)
+    found = model if source is None else source.folder
     if file is not None:
         made = _drawn(_task_from(loaded, task, file), n, seed)
-    elif task in info(model).tasks:
+    elif task in info(found).tasks:
         how = {} if corruption is None else {"corruption": corruption}
         made = getattr(tasks, task)(loaded, n=n, seed=seed, **how)
     else:
-        raise ValueError(f"task: {model} knows {', '.join(info(model).tasks)}, got {task!r}")
-    return Engine(loaded, made, ablation, direction), truth_of(model, task, ablation, direction)
+        raise ValueError(f"task: {model} knows {', '.join(info(found).tasks)}, got {task!r}")
+    return Engine(loaded, made, ablation, direction), truth_of(found, task, ablation, direction)
 
 
 @functools.lru_cache(maxsize=1)
@@ -262,6 +327,8 @@ def truth_of(model: str, task: str, ablation: str, direction: str):
     from ..published import published_circuit
 
     entry = info(model)
+    if entry.family == "folder":  # other weights: nothing is known of them
+        return None
     if entry.family == "hand-made":
         return known_circuit(model, ablation, direction) if task == entry.tasks[0] else None
     try:

@@ -6,15 +6,17 @@ import difflib
 import hashlib
 import json
 import math
+import os
 import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ..models.folder import fingerprint
 from ..models.registry import REGISTRY, info
 from .cell import Cell, weights_of
 
@@ -60,7 +62,9 @@ def _is_threshold(value: Any) -> bool:
 
 
 KEYS = {
-    "model": _one_of(*REGISTRY),
+    "model": Key(
+        f"one of {', '.join(REGISTRY)}, or the folder of a model", lambda value: isinstance(value, str) and value != ""
+    ),
     "task": Key(
         f"one of {', '.join(TASKS)}, or a file that ends in .jsonl",
         lambda value: isinstance(value, str) and (_named(value) in TASKS or value.endswith(".jsonl")),
@@ -99,7 +103,7 @@ class Plan:
     @property
     def config(self) -> str:
         """A hash of the configuration: of all cells, and of what is kept."""
-        content = [self.circuits, [asdict(cell) for cell in self.cells]]
+        content = [self.circuits, [cell.identity() for cell in self.cells]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -107,7 +111,8 @@ def read_grid(source: str | Path | Mapping[str, Any], *, fetch: bool = True) -> 
     """The cells of a grid.
 
     Args:
-        source: a TOML file, or what such a file holds. Task files are looked for beside it; without a file, here.
+        source: a TOML file, or what such a file holds. Task files and folders of models are looked for beside it; without a
+            file, here.
         fetch: download models of the Hub that are not on this computer, to know the hash of their weights.
 
     The file has one table ``grid``, or several, ``[[grid]]``. Each gives all combinations of its values; every key holds one value or
@@ -164,6 +169,7 @@ class _Reader:
         self.name, self.folder = name, folder
         self.files: dict[str, str] = {}
         self.hashes: dict[str, str] = {}  # of task files, by the path in the grid
+        self.models: dict[str, tuple[str, str, str]] = {}  # folders: where it is, and the hashes of it
 
     def plan(self, content: Mapping[str, Any], fetch: bool) -> Plan:
         self._keys(content, ("grid", "circuits", "device", "threads"), "")
@@ -214,6 +220,9 @@ class _Reader:
             )
         if "acdc" in grid["method"] and not grid["threshold"]:
             raise ValueError(f"{self.name}: {where}.threshold: is missing, expected at least one number, for acdc")
+        for model in grid["model"]:
+            if model not in REGISTRY:
+                self._read_model(f"{where}.model", model)
         for task in grid["task"]:
             if task.endswith(".jsonl"):
                 self._read_task_file(f"{where}.task", task)
@@ -238,6 +247,18 @@ class _Reader:
             twice = next(value for value in values if values.count(value) > 1)
             raise ValueError(f"{self.name}: {where}: {_shown(twice)} is repeated")
         return tuple(values)
+
+    def _read_model(self, where: str, model: str) -> None:
+        if model in self.models:
+            return
+        folder = (self.folder / model).absolute()
+        if not os.path.isdir(folder):
+            raise self._error(where, KEYS["model"].expected, model)
+        try:
+            info(str(folder))
+            self.models[model] = str(folder), *fingerprint(folder)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {where}: {error}") from None
 
     def _read_task_file(self, where: str, task: str) -> None:
         if task in self.hashes:
@@ -266,8 +287,8 @@ class _Reader:
     def _cells(self, grid: Mapping[str, tuple], device: str, threads: int, fetch: bool) -> Iterator[Cell]:
         """All combinations; those of one engine, and of one list of scores, one after another."""
         for model in grid["model"]:
-            weights = weights_of(model, fetch)
-            for task in grid["task"] or info(model).tasks[:1]:
+            folder, weights, files = self.models.get(model) or (None, weights_of(model, fetch), "")
+            for task in grid["task"] or info(folder or model).tasks[:1]:
                 file = self.hashes.get(task)
                 for n, seed, corruption, ablation, direction, metric, method in product(
                     grid["n"] or (DEFAULT_N if file is None else None,),
@@ -278,7 +299,7 @@ class _Reader:
                     for steps, (threshold, top) in product(*_choices(grid, method)):
                         yield Cell(
                             *(model, task, method, metric, threshold, top, steps, corruption, ablation, direction),
-                            *(n, None if n is None else seed, device, threads, weights, file),
+                            *(n, None if n is None else seed, device, threads, weights, file, files, folder),
                         )
 
 
@@ -292,7 +313,7 @@ def _corruptions(grid: Mapping[str, tuple], task: str) -> tuple:
 
 def _why_not(cell: Cell) -> str:
     """Why a cell can't be run; empty if it can."""
-    tasks = info(cell.model).tasks
+    tasks = info(cell.folder or cell.model).tasks
     if cell.task_file is None and cell.task not in tasks:
         return f"{cell.model} knows {', '.join(tasks)}"
     if cell.corruption is not None and cell.corruption not in CORRUPTIONS[cell.task]:
