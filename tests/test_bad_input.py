@@ -55,7 +55,18 @@ FILES = {
     "task.toml": GRID.encode() + b"task = 'none.jsonl'\n",
     "folder.toml": GRID.encode() + b"task = '../.jsonl'\n",
     "utf16.toml": GRID.encode("utf16"),
+    "model.toml": GRID.replace("handmade-and", "folder").encode(),
 }  # fmt: skip
+
+# Folders of models, each with what is wrong in its config.json.
+GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 2, "n_positions": 4, "vocab_size": 5}
+CONFIGS = {
+    "pickled": GPT2,
+    "llama": GPT2 | {"model_type": "llama"},
+    "coded": GPT2 | {"auto_map": {"AutoModel": "code.Model"}},
+    "vast": GPT2 | {"n_layer": 10**9},
+    "hollow": GPT2,
+}
 
 COMMANDS = [
     # No such thing.
@@ -70,6 +81,13 @@ COMMANDS = [
     (["evaluate", "good.json", "--model", "gpt3"], 2, "unknown model 'gpt3'"),
     (["compare", "--model", "handmade-and", "--model", "x"], 2, "unknown model 'x'"),
     (["export", "--model", "x", "--out", "x"], 2, "unknown model 'x'"),
+    (["discover", "--model", "folder", "--method", "eap", "--top", "1"], 2, "unknown model 'folder': the folder has no config.json"),
+    (["discover", "--model", "good.json", "--method", "eap", "--top", "1"], 2, "unknown model 'good.json'; choose one of"),
+    (["discover", "--model", "pickled", "--method", "eap", "--top", "1"], 2, "'pytorch_model.bin' is a pickle"),
+    (["evaluate", "good.json", "--model", "llama"], 2, "model_type is 'llama', expected 'gpt2'"),
+    (["compare", "--model", "handmade-and", "--model", "coded"], 2, "config.json: auto_map names code"),
+    (["discover", "--model", "vast", "--method", "eap", "--top", "1"], 2, "n_layer: expected an integer from 1 to 512, got 1000000000"),
+    (["discover", "--model", "hollow", "--method", "eap", "--top", "1"], 2, "model.safetensors: not a safetensors file"),
     (["export", "--model", "docstring-4l", "--out", "x"], 2, "--model: docstring-4l has no form that transformers knows"),
     (["download", "docstring-4l", "--to", "x"], 2, "'docstring-4l' is not a model of the Hub"),
     (["download", "x", "--to", "x"], 2, "unknown model 'x'"),
@@ -150,6 +168,7 @@ COMMANDS = [
     (["sweep", "inf.toml"], 2, "grid.threshold: expected a number from 0 to 1e9, got inf"),
     (["sweep", "task.toml"], 2, "grid.task: none.jsonl: can't be read"),
     (["sweep", "folder.toml"], 2, "grid.task: ../.jsonl: can't be read"),
+    (["sweep", "model.toml"], 2, "grid.model: unknown model 'folder': the folder has no config.json"),
     (["sweep", "g.toml", "--out", "x.xlsx"], 2, "out: expected a name that ends in .csv or .parquet"),
     (["sweep", "g.toml", "--jobs", "-1"], 2, None),
     (["sweep", "g.toml", "--scheduler", "nowhere"], 2, "scheduler"),
@@ -186,6 +205,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
+    for name, config in CONFIGS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        (tmp_path / name / ("pytorch_model.bin" if name == "pickled" else "model.safetensors")).write_bytes(b"")
     (tmp_path / "folder.jsonl").mkdir()
     cl.Circuit(cl.known_circuit("handmade-and").graph, ["m0→logits"]).save(tmp_path / "good.json")
     cl.Circuit(cl.Graph.from_shape(7, 3, True), ["m0→logits"]).save(tmp_path / "small.json")
@@ -226,6 +249,7 @@ SMALL = cl.Graph.from_shape(2, 2, False)
 DOORS = [
     ("load_model", lambda e: cl.load_model(None), "model"),
     ("load_model of a path", lambda e: cl.load_model("./docstring-4l"), "unknown model './docstring-4l'"),
+    ("load_model of a folder", lambda e: cl.load_model("."), "unknown model '.': the folder has no config.json"),
     ("load_model on a device", lambda e: cl.load_model("handmade-and", "toaster"), "device: expected 'cpu'"),
     ("model_card", lambda e: cl.model_card("gpt2"), "gpt2"),
     ("docstring", lambda e: cl.docstring(e.model, n=0), "n: expected"),

@@ -371,6 +371,7 @@ WRONG = {
     "integers": (lambda p: reshape(p, transformer__wpe__weight=torch.zeros(32, 12, dtype=torch.int64)), "'transformer.wpe.weight' is of the type I64"),
     "a shape": (lambda p: reshape(p, transformer__wpe__weight=torch.zeros(12, 32)), r"'wpe.weight' has the shape \[12, 32\], config.json asks for \[32, 12\]"),
     "a tensor more": (lambda p: reshape(p, score__weight=torch.zeros(2, 12)), "has a tensor 'score.weight', which such a language model has not"),
+    "a tensor twice": (lambda p: reshape(p, wpe__weight=torch.zeros(32, 12)), "has a tensor twice, with and without 'transformer.'"),
     "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "has no tokenizer.json, nor vocab.json with merges.txt"),
     "half a tokenizer": (lambda p: cut(p, "tokenizer.json", 0.5), "the tokenizer can't be read"),
     "no BOS": (lambda p: (rewrite(p / "tokenizer_config.json", bos_token=None)), "the tokenizer has no BOS token"),
@@ -436,6 +437,30 @@ def test_too_little_memory_is_said_before_it_is_taken(tiny, monkeypatch):
     monkeypatch.setattr("circuitlib.models.hub.available_memory", lambda: 100_000)
     assert "needs about" in error_of(tiny, Missing)
     assert "needs about" in command("discover", "--model", tiny, "--method", "eap", "--top", 1, "--quiet", code=3).stderr  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out_is_no_fault_of_the_folder(tiny, monkeypatch, error):
+    def run_out(*arguments):
+        raise error
+
+    monkeypatch.setattr(folder, "_boot_gpt2", run_out)
+    assert error_of(tiny, Missing).endswith("does not fit into the memory of this computer")
+
+
+def test_a_tokenizer_of_two_files(tiny):
+    """As GPT-2 had it first: no tokenizer.json, and nothing said about BOS."""
+    model = json.loads((tiny / "tokenizer.json").read_text("utf8"))["model"]
+    tokens = cl.load_model(tiny).to_tokens("from city import item", prepend_bos=False)
+    words = {("<|endoftext|>" if i == 0 else word): i for word, i in model["vocab"].items()}
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tiny / file).unlink()
+    (tiny / "vocab.json").write_text(json.dumps(words), "utf8")
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (tiny / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", "utf8")
+    again = cl.load_model(tiny)
+    assert again.tokenizer.bos_token_id == 0
+    assert torch.equal(again.to_tokens("from city import item", prepend_bos=False), tokens)
 
 
 def test_a_run_s_folder_points_to_the_model_in_it(trained):

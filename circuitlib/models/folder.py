@@ -24,6 +24,7 @@ from .hub import (
     TOKENIZER_FILES,
     _one_line,
     _recorded,
+    is_out_of_memory,
     require_memory,
     sha256,
 )
@@ -90,14 +91,11 @@ def load_folder(entry: ModelInfo):
         ValueError: a file that is damaged, or that does not fit the others; one line.
         Missing: the weights need more memory than there is.
     """
-    import torch
-
     folder = entry.folder.absolute()
     check_sums(folder)
     config = read_config(folder)
     try:
-        with torch.device("meta"):  # shapes alone
-            expected = _shapes(config)
+        expected = _shapes(config)
     except Exception as error:
         raise ValueError(f"{folder / CONFIG}: no such model can be built ({_one_line(error)})") from error
     weights = read_weights(entry.name, folder / WEIGHTS, expected, config.get("tie_word_embeddings", False))
@@ -107,6 +105,8 @@ def load_folder(entry: ModelInfo):
     try:
         return boot(folder, config, weights, tokenizer)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise Missing(f"model {shown(entry.name)} does not fit into the memory of this computer") from None
         raise ValueError(f"{folder}: the model can't be built ({_one_line(error)})") from error
 
 
@@ -221,15 +221,25 @@ def _refuse_code(path: Path, stated: Mapping[str, Any]) -> None:
 
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Tensors of such a model, by the names in its file."""
-    if "model_type" in config:
-        from transformers import GPT2LMHeadModel
+    if "model_type" not in config:
+        return _native_shapes(**{name: config[name] for name in SIZES["native"]})
+    import torch
+    from transformers import GPT2LMHeadModel
 
+    with torch.device("meta"):  # shapes alone
         model = GPT2LMHeadModel(_gpt2_config(config))
-    else:
-        from .training.transformer import Transformer
-
-        model = Transformer(**{name: config[name] for name in SIZES["native"]})
     return {_plain(name): tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _native_shapes(n_layers: int, n_heads: int, d_model: int, d_head: int, n_ctx: int, d_vocab: int) -> dict:
+    inner, norm = n_heads * d_head, {"weight": (d_model,), "bias": (d_model,)}
+    parts = {"embed": {"weight": (d_vocab, d_model)}, "pos_embed": {"weight": (n_ctx, d_model)}, "ln_final": norm}
+    parts["unembed"] = {"weight": (d_vocab, d_model), "bias": (d_vocab,)}
+    for layer in range(n_layers):
+        parts[f"blocks.{layer}.ln1"] = norm
+        parts |= {f"blocks.{layer}.attn.{x}": {"weight": (inner, d_model), "bias": (inner,)} for x in "qkv"}
+        parts[f"blocks.{layer}.attn.o"] = {"weight": (d_model, inner), "bias": (d_model,)}
+    return {f"{part}.{name}": shape for part, tensors in parts.items() for name, shape in tensors.items()}
 
 
 def read_weights(name: str, path: Path, expected: Mapping[str, tuple[int, ...]], tied: bool) -> dict:
@@ -264,6 +274,8 @@ def _check_tensors(path: Path, found: Mapping[str, tuple], expected: Mapping[str
             raise ValueError(f"{path}: has no tensor {key!r}, which {CONFIG} asks for")
         if shapes.get(key, shape) != shape:
             raise ValueError(f"{path}: {key!r} has the shape {list(shapes[key])}, {CONFIG} asks for {list(shape)}")
+    if len(shapes) < len(found):
+        raise ValueError(f"{path}: has a tensor twice, with and without 'transformer.' before its name")
     if unknown := sorted(shapes.keys() - expected.keys()):
         raise ValueError(f"{path}: has a tensor {_shown(unknown[0])}, which such a language model has not")
 

@@ -54,7 +54,7 @@ def load_from_hub(entry: ModelInfo):
     except Missing:
         raise
     except Exception as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "not enough memory" in str(error):
+        if is_out_of_memory(error):
             raise Missing(f"model {entry.name!r} does not fit into the memory of this computer") from None
         raise Missing(
             f"model {entry.name!r} can't be read from {folder} ({_one_line(error)}); delete that folder and load it again"
@@ -340,6 +340,12 @@ def require_memory(name: str, n_bytes: float) -> None:
             f"model {name!r} needs about {n_bytes / 1e9:.1f} GB of memory to load, and {available / 1e9:.1f} GB are free; "
             "close other programs and notebooks, or use a shipped model such as 'docstring-4l'"
         )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """What Python, PyTorch and the system say when memory runs out."""
+    said = ("allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in said)
 
 
 def available_memory() -> int | None:

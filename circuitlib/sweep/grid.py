@@ -251,12 +251,12 @@ class _Reader:
     def _read_model(self, where: str, model: str) -> None:
         if model in self.models:
             return
-        folder = (self.folder / model).absolute()
+        folder = self.folder / model
         if not os.path.isdir(folder):
             raise self._error(where, KEYS["model"].expected, model)
         try:
-            info(str(folder))
-            self.models[model] = str(folder), *fingerprint(folder)
+            info(folder)
+            self.models[model] = str(folder.absolute()), *fingerprint(folder)
         except ValueError as error:
             raise ValueError(f"{self.name}: {where}: {error}") from None
 
