@@ -21,13 +21,14 @@ for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ONE_BY_ONE = "test_mutations"  # its tests share nothing, and each takes minutes
+ONE_BY_ONE = ("test_mutations", "test_determinism")  # their tests share nothing, and each takes minutes
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist asks which group a test is of
 def pytest_collection_modifyitems(items):
     """For ``--dist loadgroup``: the slow tests of a file stay together, since they share a browser, a cluster, an environment."""
     for item in items:
-        if item.get_closest_marker("slow") and item.path.stem != ONE_BY_ONE:
+        if item.get_closest_marker("slow") and item.path.stem not in ONE_BY_ONE:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

@@ -374,6 +374,7 @@ def test_search_finds_a_word_and_its_links_lead_to_it(browser, site, word):
     assert len(found) > 3
     for address in found:
         assert word in (SITE / address.removeprefix(f"{site}/")).read_text("utf8").lower()
+    page.wait_for_load_state("networkidle")  # it still fetches pages for its summaries, and a click would stop that
     page.locator("#search-results ul.search a").first.click()
     page.wait_for_url(lambda url: "search.html" not in url)
     page.wait_for_load_state()

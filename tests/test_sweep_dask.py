@@ -210,7 +210,11 @@ def programs(folder: Path, n_workers: int = 2):
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(30)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:  # a worker that still looks for its scheduler
+                process.kill()
+                process.wait()
 
 
 def test_the_command_on_a_cluster_and_what_it_says_when_the_scheduler_goes(tmp_path, local):

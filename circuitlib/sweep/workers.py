@@ -125,21 +125,27 @@ def on_cluster(cells: Sequence[Cell], files: Files, scheduler: str) -> Rows:
     from dask.distributed import as_completed
 
     with _client(scheduler) as client:
-        waiting, running = deque(cells), {}
+        waiting, running, suspects = deque(cells), {}, []
 
-        def submit():
-            cell = waiting.popleft()
+        def submit(cell: Cell):
             future = client.submit(attempt, cell, files.get(cell.task_file), pure=False)
             running[future] = cell
             return future
 
         try:
-            finished = as_completed([submit() for _ in range(min(AHEAD, len(waiting)))], loop=client.loop)
+            finished = as_completed([submit(waiting.popleft()) for _ in cells[:AHEAD]], loop=client.loop)
             for future in finished:
+                row = _row_of(future, scheduler)
                 cell = running.pop(future)
-                yield cell, _row_of(cell, future, scheduler)
+                if row is None:
+                    suspects.append(cell)
+                else:
+                    yield cell, row
                 if waiting:
-                    finished.add(submit())
+                    finished.add(submit(waiting.popleft()))
+            for cell in suspects:  # each alone: Dask blames all that a dead worker was to run, and only one of them killed it
+                yield cell, _row_of(future := submit(cell), scheduler) or failed(cell, LOST)
+                del running[future]
         finally:
             if running and client.status == "running":
                 client.cancel(list(running), force=True)
@@ -184,17 +190,18 @@ def _silent(*libraries: str) -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _row_of(cell: Cell, future, scheduler: str) -> dict[str, Any]:
-    from dask.distributed import KilledWorker
+def _row_of(future, scheduler: str) -> dict[str, Any] | None:
+    """What a worker made of a cell; None if every worker that was to run it died."""
+    from dask.distributed import CancelledError, KilledWorker
 
-    if future.status == "finished":
-        return future.result()
-    if future.status == "error":
-        error = future.exception()
-        if isinstance(error, KilledWorker):
-            return failed(cell, LOST)
-        raise Missing(f"scheduler: a worker of {scheduler} can't run cells ({_reason(error)})")
-    raise Missing(f"scheduler: {scheduler} is gone; the cells that are finished are kept")
+    try:
+        return future.result()  # waits, if the worker has died with the result in the meantime and Dask makes it anew
+    except KilledWorker:
+        return None
+    except (CancelledError, OSError):
+        raise Missing(f"scheduler: {scheduler} is gone; the cells that are finished are kept") from None
+    except Exception as error:
+        raise Missing(f"scheduler: a worker of {scheduler} can't run cells ({_reason(error)})") from None
 
 
 def _reason(error: BaseException) -> str:
