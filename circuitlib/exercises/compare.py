@@ -23,7 +23,10 @@ class Unanswered(NotYet):
 def compare(answer: Callable, inputs: tuple, expected: Callable, where: str) -> None:
     """Call an answer; ``NotYet`` at the first difference from ``expected``, which is called with the same inputs first."""
     right = expected(*inputs)
-    want, yes_or_no = _numbers(right), "bool" in str(right.dtype if hasattr(right, "dtype") else np.asarray(right).dtype)
+    want, yes_or_no = (
+        _numbers(right),
+        "bool" in str(right.dtype if hasattr(right, "dtype") else np.asarray(right).dtype),
+    )
     got = call(answer, inputs, where)
     if got is None:
         raise Unanswered

@@ -143,7 +143,9 @@ def on_cluster(cells: Sequence[Cell], files: Files, scheduler: str) -> Rows:
                     yield cell, row
                 if waiting:
                     finished.add(submit(waiting.popleft()))
-            for cell in suspects:  # each alone: Dask blames all that a dead worker was to run, and only one of them killed it
+            for (
+                cell
+            ) in suspects:  # each alone: Dask blames all that a dead worker was to run, and only one of them killed it
                 yield cell, _row_of(future := submit(cell), scheduler) or failed(cell, LOST)
                 del running[future]
         finally:
