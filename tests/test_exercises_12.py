@@ -33,6 +33,11 @@ def row_by_row(found_on, judged_on):
     return (found_on[:n] == judged_on[:n]).all(-1).float().mean()
 
 
+def each_prompt_once(found_on, judged_on):
+    found, judged = ({tuple(row) for row in rows.tolist()} for rows in (found_on, judged_on))
+    return len(found & judged) / len(judged)
+
+
 def tokens_in_common(found_on, judged_on):
     seen = set(found_on.flatten().tolist())
     return sum(token in seen for token in judged_on.flatten().tolist()) / judged_on.numel()
@@ -54,6 +59,7 @@ WRONG = [
     ("12.2", tokens_in_common, "[[1, 2, 4], [5, 2, 3]], expected 0.5, got 0.8333"),
     ("12.2", lambda a, b: overlap(a, b) * len(b), "expected 0.5, got 1"),
     ("12.2", lambda a, b: 1 - overlap(a, b), "for sets that share no prompt, expected 0, got 1"),
+    ("12.2", each_prompt_once, "a set that holds it twice, expected 0.6667, got 0.5"),
     ("12.3", first_crossing, "for values that rise, fall and rise again, expected 40, got 20"),
     ("12.3", above_the_bar, "where a value is exactly at the bar, expected 30, got 40"),
     ("12.3", lambda sizes, values, bar: sizes.index(smallest_size(sizes, values, bar)), "expected 30, got 2"),

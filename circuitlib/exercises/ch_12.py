@@ -51,6 +51,9 @@ def _overlap(answer: Callable) -> str:
     compare(
         answer, (torch.tensor([a]), torch.tensor([a, b, c, d])), expected, "for 1 prompt and 4 prompts, one in both"
     )
+    compare(
+        answer, (torch.tensor([a]), torch.tensor([a, a, b])), expected, "for [[1, 2, 3]] and a set that holds it twice"
+    )
     generator = torch.Generator().manual_seed(122)
     for n, m in ((6, 9), (12, 5)):
         sets = (torch.randint(2, (size, 4), generator=generator) for size in (n, m))
