@@ -8,6 +8,7 @@ import importlib.util
 import json
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,15 @@ def prompt_widget(word: str, live: bool):
     yield cl.edit_prompts(model(), pair[0], {word: pair[1]}, " item", ["group"], live=live)
 
 
+@widgets
+def ablation_widget(word: str, live: bool):
+    task = cl.docstring(model(), n=2)
+    marked = {f"{word} {name}": at for name, at in task.positions.items()}
+    yield cl.ablate_heads(
+        model(), replace(task, name=word, positions=marked, labels=[word] * len(task.labels)), ["a0.0"], live=live
+    )
+
+
 def chapter_map(word: str) -> str:
     it = tool("chapter_map")
     parts = it.read_parts()
@@ -164,8 +174,8 @@ def exported(word: str, suffix: str, *options: str) -> str:
         return out.read_text("utf8")
 
 
-VIEWS = [attention, attention_of_a_model, explorer, report, report_as_markdown, tables, attention_widget, prompt_widget, chapter_map, handout, exported_page]  # fmt: skip
-NAMES = ["attention", "attention of a model", "explorer", "report", "report as Markdown", "tables", "attention widget", "prompt widget", "chapter map", "handout", "exported page"]  # fmt: skip
+VIEWS = [attention, attention_of_a_model, explorer, report, report_as_markdown, tables, attention_widget, prompt_widget, ablation_widget, chapter_map, handout, exported_page]  # fmt: skip
+NAMES = ["attention", "attention of a model", "explorer", "report", "report as Markdown", "tables", "attention widget", "prompt widget", "ablation widget", "chapter map", "handout", "exported page"]  # fmt: skip
 
 
 def skeleton(text: str) -> tuple[set, int]:
