@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -24,12 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 ONE_BY_ONE = ("test_mutations", "test_determinism")  # their tests share nothing, and each takes minutes
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist asks which group a test is of
-def pytest_collection_modifyitems(items):
-    """For ``--dist loadgroup``: the slow tests of a file stay together, since they share a browser, a cluster, an environment."""
-    for item in items:
-        if item.get_closest_marker("slow") and item.path.stem not in ONE_BY_ONE:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+def pytest_xdist_make_scheduler(config, log):
+    """For ``--dist loadgroup``: the tests of a file stay together, since they share a browser, a cluster, an environment.
+
+    The many first, the long single ones last, so that no worker is left alone for long. The groups of xdist 3.8 itself have no
+    effect with pytest 9: it marks a test's group in a name that pytest no longer reads.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return nodeid if Path(file).stem in ONE_BY_ONE else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
