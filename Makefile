@@ -56,10 +56,9 @@ test: check-notebooks site
 	    --nbval-kernel-startup-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
 	@echo "==> All tests passed"
 
-# One process more than cores: much of it is waiting for a browser or a cluster.
 test-slow: check-notebooks site
 	@echo "==> Running the slow tests"
-	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadgroup -rs --durations=15 -m slow tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -rs --durations=15 -m slow tests
 	@echo "==> All slow tests passed"
 
 test-colab: check-notebooks install

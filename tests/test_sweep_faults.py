@@ -24,7 +24,7 @@ GRID = {
     "model": "handmade-docstring",
     "method": ["acdc", "eap-ig"],
     "threshold": [0.1, 0.5],
-    "seed": list(range(4)),
+    "seed": list(range(6)),
     "n": 20,
 }
 PATIENCE = 900
@@ -34,7 +34,7 @@ PATIENCE = 900
 def whole(tmp_path_factory) -> pd.DataFrame:
     """The table of the grid, cell after cell in this process."""
     table = run_sweep({"grid": GRID}, tmp_path_factory.mktemp("whole"), jobs=0)
-    assert set(table["status"]) == {"done"} and len(table) == 16
+    assert set(table["status"]) == {"done"} and len(table) == 24
     return table
 
 
@@ -83,11 +83,11 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 def goes_on_to_the_same_table(folder: Path, whole: pd.DataFrame) -> None:
     """Start it again: what was finished is as it was, and the table is that of a sweep that nothing happened to."""
     before = finished(folder)
-    assert 0 < len(before) < 16
+    assert 0 < len(before) < 24
     output, errors = (process := start(folder)).communicate(timeout=PATIENCE)
     assert (process.returncode, output, errors) == (0, "", "")
     after = finished(folder)
-    assert len(after) == 16 and {name: after[name] for name in before} == before
+    assert len(after) == 24 and {name: after[name] for name in before} == before
     same(store.Store(folder / "cells").table(read_grid({"grid": GRID})), whole)
     columns = [name for name in store.COLUMNS if name not in cell.CLOCK]
     expected = folder / "expected.csv"
@@ -214,7 +214,7 @@ def test_a_disk_that_is_full_and_one_that_is_read_only(tiny, tmp_path, whole):
     assert "can't be written (No space left on device); the cells that are finished are kept in" in errors
     assert len(errors.splitlines()) == 1
     kept = finished(tiny)
-    assert 0 < len(kept) < 16 and not list(tiny.rglob("*.tmp"))
+    assert 0 < len(kept) < 24 and not list(tiny.rglob("*.tmp"))
 
     subprocess.run(["mount", "-o", "remount,ro", tiny], check=True)
     output, errors = (process := start(tmp_path, cells=tiny / "cells")).communicate(timeout=PATIENCE)
