@@ -147,6 +147,8 @@ def test_a_difference_would_be_seen():
 # Every activation that something reads is off by a part in a million, up or down: what other kernels, another processor
 # or another order of additions might make of it, and more.
 NOISE = """
+import functools
+
 import torch
 
 RELATIVE = 1e-6
@@ -156,9 +158,12 @@ NOISE = torch.rand(1_000_003, generator=torch.Generator().manual_seed(0), dtype=
 def shaken(x):
     if not x.is_floating_point() or x.numel() == 0:
         return x
-    factor = (1 + RELATIVE * NOISE).to(x.dtype)
-    factor = factor.repeat(-(-x.numel() // len(factor))) if x.numel() > len(factor) else factor
-    return x * factor[: x.numel()].view(x.shape)
+    return x * factors(x.dtype, -(-x.numel() // len(NOISE)))[: x.numel()].view(x.shape)
+
+
+@functools.cache
+def factors(dtype, times):
+    return (1 + RELATIVE * NOISE).to(dtype).repeat(times)
 
 
 def shake(model):
