@@ -355,7 +355,7 @@ class Engine:
         return self._after(stack, run.keep[None], reference, at + 1, changed[1:])
 
     def _changed(self, keep: Bool[Tensor, "receiver sender"], node: str, heard: bool = False) -> list[int]:
-        """``node``, and the senders that write something else if it does; if ``heard``, only those that reach the logits."""
+        """``node``, and the senders whose output changes when its does; if ``heard``, only those that reach the logits."""
         keep, which = (keep if keep.dim() == 2 else keep.any(-1)).cpu().numpy(), self.graph.sender_index[node]
         changed, reached = (np.zeros(len(self.graph.senders), dtype=bool) for _ in range(2))
         changed[which] = True
@@ -952,11 +952,11 @@ def _check_finite(weights: Weights) -> None:
 def _check_task(task: Task, weights: Weights) -> None:
     if not isinstance(task, Task):
         raise ValueError(f"task: expected a Task, got {type(task).__name__}")
-    if not task.read_positions:
-        raise ValueError("task: read_positions is empty, expected at least one position at which the model is read")
     for name, tokens in (("clean", task.clean), ("corrupted", task.corrupted)):
-        if tokens.is_floating_point() or int(tokens.min()) < 0 or int(tokens.max()) >= len(weights.W_E):
-            raise ValueError(f"task.{name}: expected token ids from 0 to {len(weights.W_E) - 1}")
+        odd = None if tokens.is_floating_point() else ((tokens < 0) | (tokens >= len(weights.W_E))).nonzero()
+        if odd is None or len(odd):
+            got = tokens.dtype if odd is None else f"{int(tokens[tuple(odd[0])])} in prompt {int(odd[0, 0])}"
+            raise ValueError(f"task.{name}: expected token ids from 0 to {len(weights.W_E) - 1}, got {got}")
     if task.clean.shape[1] > len(weights.W_pos):
         raise ValueError(
             f"task: prompts have {task.clean.shape[1]} tokens, expected at most the model's {len(weights.W_pos)}"

@@ -48,7 +48,7 @@ class Edge:
                 f"edge {str(self)!r} points upstream: {self.sender} is computed after {self.receiver} reads, expected before"
             )
         if self.position is not None and (type(self.position) is not int or self.position < 0):
-            raise ValueError(f"edge {str(self)!r}: position must be an integer from 0, or None")
+            raise ValueError(f"edge {str(self)!r}: position must be an int from 0, or None, got {self.position!r}")
 
     @classmethod
     def parse(cls, text: str) -> Edge:
@@ -439,13 +439,17 @@ class Circuit:
             path, "\n".join(["<?xml version='1.0' encoding='utf-8'?>", *networkx.generate_graphml(self.to_networkx())])
         )
 
-    def to_eap_ig(self, path: str | Path, scores: Mapping | None = None, d_model: int | None = None) -> None:
+    def to_eap_ig(
+        self, path: str | Path, scores: Mapping | None = None, d_model: int | None = None, *, loss: bool = True
+    ) -> None:
         """Write the circuit as the graph JSON of the EAP-IG repository (Hanna et al. 2024; ``Graph.from_json`` reads it).
 
         Args:
-            scores: edge (or its text) → score, positive where cutting lowers the metric. There the sign is the opposite:
-                it is flipped. Edges without a score get 0.
+            scores: edge (or its text) → score, positive where cutting lowers the metric. Edges without a score get 0.
             d_model: width of the model, if the graph was made without one.
+            loss: a score there is how much cutting raises what ``attribute`` was given. In the repository's notebooks that is
+                a loss, the metric's negative (``loss=True``): then the sign is ours. False: as if it was given the metric itself;
+                the sign is flipped.
 
         Their input node is the token embedding alone; ours includes the position.
 
@@ -460,7 +464,7 @@ class Circuit:
                 "d_model: the EAP-IG format records it, and this graph was made without a model; pass d_model="
             )
         scores = {graph.edge(edge): float(score) for edge, score in (scores or {}).items()}
-        touched = {*self.nodes(), "logits"}
+        touched, sign = {*self.nodes(), "logits"}, 1 if loss else -1
         content = {
             "cfg": {
                 "n_layers": graph.n_layers,
@@ -469,24 +473,28 @@ class Circuit:
                 "d_model": d_model,
             },
             "nodes": {_to_eap_ig(name): {"in_graph": name in touched} for name in (*graph.senders, "logits")},
-            # 0.0 - score, so that an edge without a score is written 0.0 and not -0.0
+            # 0.0 + …, so that an edge without a score is written 0.0 and not -0.0
             "edges": {
-                _edge_to_eap_ig(edge): {"score": 0.0 - scores.get(edge, 0.0), "in_graph": edge in self._set}
+                _edge_to_eap_ig(edge): {"score": 0.0 + sign * scores.get(edge, 0.0), "in_graph": edge in self._set}
                 for edge in graph.edges
             },
         }
         _write(path, json.dumps(content))
 
     @classmethod
-    def from_eap_ig(cls, path: str | Path) -> tuple[Circuit, dict[Edge, float]]:
+    def from_eap_ig(cls, path: str | Path, *, loss: bool = True) -> tuple[Circuit, dict[Edge, float]]:
         """Read a graph JSON of the EAP-IG repository: the circuit, and the scores with our sign (positive = cutting lowers the metric).
+
+        Args:
+            loss: whether the scores are those of a loss, the metric's negative, as in the repository's notebooks; else they are
+                taken to be of the metric, and their sign is flipped.
 
         Raises:
             ValueError: the file is not such a graph; one line that names the file and what is wrong with it.
         """
         content = _read_json(path)
         try:
-            return _circuit_from_eap_ig(content)
+            return _circuit_from_eap_ig(content, 1 if loss else -1)
         except ValueError as error:
             raise ValueError(f"{path}: not an EAP-IG graph: {error}") from None
 
@@ -748,7 +756,7 @@ def _edge_to_eap_ig(edge: Edge) -> str:
     return f"{_to_eap_ig(edge.sender)}->{_to_eap_ig(node_of(edge.receiver))}{part}"
 
 
-def _circuit_from_eap_ig(content: Any) -> tuple[Circuit, dict[Edge, float]]:
+def _circuit_from_eap_ig(content: Any, sign: int) -> tuple[Circuit, dict[Edge, float]]:
     _keys(content, "file", {"cfg", "nodes", "edges"})
     _keys(content["cfg"], "cfg", {"n_layers", "n_heads"})
     _keys(content["edges"], "edges", set())
@@ -779,7 +787,7 @@ def _circuit_from_eap_ig(content: Any) -> tuple[Circuit, dict[Edge, float]]:
         if entry["in_graph"]:
             kept.append(names[name])
         if entry["score"] is not None:
-            scores[names[name]] = 0.0 - _finite(name, entry["score"])
+            scores[names[name]] = 0.0 + sign * _finite(name, entry["score"])
     return Circuit(graph, kept), scores
 
 

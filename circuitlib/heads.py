@@ -14,8 +14,11 @@ from torch import Tensor
 
 from .engine import Engine, Reference, Weights, Written, embed, norm, unembed, write_all, write_heads
 from .graph import Circuit, Edge, Graph
+from .patching import _names
 from .tasks import Task
 from .tasks.tokens import device_of
+
+AT_ONCE = 1024  # tokens of a vocabulary that are sent through a head together
 
 
 def head_scores(model, n: int = 50, period: int = 25, seed: int = 0) -> dict[str, Float[Tensor, "layer head"]]:
@@ -47,15 +50,24 @@ def head_effects(engine: Engine) -> Float[Tensor, "layer head"]:
     graph = engine.graph
     cut = [engine.all - out_edges(graph, f"a{layer}.{head}") for layer, head in graph_heads(graph)]
     full, empty = engine.metric(engine.all), engine.metric(engine.none)
+    if (full - empty).abs() < 1e-6:
+        raise ValueError(
+            f"task: the metric is {float(full):.3g} with all edges and with none, expected a difference to divide by"
+        )
     return ((full - engine.metric(cut)) / (full - empty)).view(graph.n_layers, graph.n_heads)
 
 
 def roles(model, task: Task, at_most: int = 3, attention: float = 0.25, effect: float = 0.02) -> dict[str, list[str]]:
     """Which heads play the roles that the task names, strongest first.
 
-    A head plays a role if it attends as the role says (mean attention of at least ``attention``, summed over
-    neighbouring keys) *and* matters: ablating it alone costs at least ``effect`` of the metric's range. Attention alone
-    would also list heads that look and do nothing. Ranked by the product of the two.
+    A head plays a role if it attends as the role says *and* matters: ablating it alone costs at least ``effect`` of the
+    metric's range. Attention alone would also list heads that look and do nothing. Ranked by the product of the two.
+
+    Attention is the mean over prompts, of at least ``attention``. If a role names several keys for one query, theirs is
+    added up; if it names several queries, the one with the most counts.
+
+    Raises:
+        ValueError: the metric is the same with all edges and with none.
     """
     between, effects = attention_between(model, task), head_effects(Engine(model, task))
     found = {}
@@ -215,11 +227,11 @@ def self_repair(engine: Engine, senders: Sequence[str]) -> SelfRepair:
     self-repair in language models" (2024), who compare the direct effect of a head with what ablating it does.
 
     Raises:
-        ValueError: a sender that does not exist, a denoising engine, or a task without distractors.
+        ValueError: no sender, or one that does not exist, a denoising engine, or a metric that is no logit difference.
     """
     if engine.direction != "noising":
         raise ValueError(f"engine: expected one that is noising, got {engine.direction!r}")
-    graph, weights, task, senders = engine.graph, engine.weights, engine.task, list(senders)
+    graph, weights, task, senders = engine.graph, engine.weights, engine.task, _names("senders", senders)
     for name in senders:
         if name not in graph.sender_index:
             raise ValueError(f"senders: {name!r} does not exist in {graph!r}; expected one like 'a0.5'")
@@ -336,7 +348,10 @@ def ov_circuit(
     Raises:
         ValueError: no heads, a head that does not exist, or one that does not come after the one before.
     """
-    weights = Weights.of(model)
+    return _ov_circuit(Weights.of(model), path, tokens)
+
+
+def _ov_circuit(weights: Weights, path, tokens: Int[Tensor, "token"] | None) -> Float[Tensor, "token d_vocab"]:
     steps = [[step] if isinstance(step, str) else list(step) for step in path]
     steps = [[_parse_head(weights, "path", name) for name in step] for step in steps]
     if not steps or any(len({layer for layer, _ in step}) != 1 for step in steps):
@@ -374,7 +389,9 @@ def ov_copying(
     for layer, head in graph_heads(scores):
         if layer >= first:
             path = [after, f"a{layer}.{head}"] if after else [f"a{layer}.{head}"]
-            scores[layer, head] = (ov_circuit(model, path, tokens).argmax(-1) == tokens).float().mean()
+            parts = tokens.split(AT_ONCE)  # else 10 GB for each head of GPT-2
+            hits = [(_ov_circuit(weights, path, part).argmax(-1) == part).float() for part in parts]
+            scores[layer, head] = torch.cat(hits).mean()
     return scores
 
 

@@ -5,6 +5,7 @@ Path patching does the same to a path: only what travels along it changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ SWEEPS = {
     "v": ("get_act_patch_attn_head_v_all_pos", "get_act_patch_attn_head_v_by_pos"),
     "pattern": ("get_act_patch_attn_head_pattern_all_pos", "get_act_patch_attn_head_pattern_by_pos"),
 }
+
+ROUNDING = 1e-6  # an input that is worth less is worth nothing
 
 
 def activation_patching(
@@ -66,6 +69,8 @@ def activation_patching(
     with torch.no_grad(), _progress(progress):
         _, cache = model.run_with_cache(source, names_filter=_names_filter(site))
         patched = (whole or positional)(model, base, cache, lambda logits: _checked(score(logits), len(task)).mean())
+        if site == "pattern" and positional is not None:
+            patched = patched.transpose(1, 2)  # TransformerLens puts the head before the position here
         if not normalize:
             return patched
         m_clean, m_corrupted = (
@@ -111,7 +116,8 @@ def path_patching(
         normalize: divide by M(clean) − M(corrupted). ``False``: in units of the metric.
 
     Returns:
-        the effect; positive where the clean value on these paths raises the metric.
+        the effect; positive where the clean value on these paths raises the metric. (As a share of a *negative* difference,
+        where the model does worse on the clean prompts, it is the other way round.)
 
     Raises:
         ValueError: a name that does not exist, a path that would run upstream, a bad metric, or nothing to normalise by.
@@ -210,12 +216,14 @@ class InputEffects:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Sender → the mean of ``alone`` and ``spared``, as a share of ``worth``."""
-        return {sender: (self.alone[sender] + self.spared[sender]) / 2 / self.worth for sender in self.alone}
+        """Sender → the mean of ``alone`` and ``spared``, as a share of ``worth``; NaN where that is no more than rounding."""
+        worth = self.worth if abs(self.worth) > ROUNDING else math.nan
+        return {sender: (self.alone[sender] + self.spared[sender]) / 2 / worth for sender in self.alone}
 
     def writers(self, share: float = 0.1) -> list[str]:
         """The senders with at least this share, the largest first."""
-        return sorted((s for s, value in self.shares.items() if value >= share), key=lambda s: -self.shares[s])
+        shares = self.shares
+        return sorted((s for s, value in shares.items() if value >= share), key=lambda s: -shares[s])
 
 
 @dataclass(frozen=True)
@@ -367,7 +375,7 @@ class _Path:
         return self.graph.sender_index[sender] < self.graph.slot_of(receiver).n_upstream
 
     def stream_read(self, receiver: str, written: int) -> int | tuple[int, ...]:
-        """From which residual stream (see ``_follow``) ``receiver`` reads what its node writes to stream ``written``.
+        """The residual stream (see ``_follow``) that ``receiver`` reads to make what its node adds to stream ``written``.
 
         One number, or one for each position where they differ.
         """

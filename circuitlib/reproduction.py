@@ -131,7 +131,7 @@ def reproduce(
 
     Args:
         name: "docstring", "ioi" or "greater-than".
-        n: how many prompts. Half a hundred, as in the paper, for docstring.
+        n: how many prompts; the paper takes 50 for docstring.
         methods: some of "eap", "eap-ig" and "acdc"; by default all for docstring, and the first two for the others.
         thresholds: for ACDC, metric ("kl" or "task") → thresholds.
         prompts: a file of prompts; by default the book's own (see ``prompts_from``).
@@ -198,8 +198,10 @@ def prompts_from(model, path: str | Path, name: str, n: int = 50):
     try:
         _keys(content, "file", {"prompts"})
         listed = content["prompts"]
-        if not isinstance(listed, list) or not 1 <= n <= len(listed):
-            raise ValueError(f"prompts: expected a list of at least {n}")
+        if not isinstance(listed, list):
+            raise ValueError(f"prompts: expected a list, got {type(listed).__name__}")
+        if not 1 <= n <= len(listed):
+            raise ValueError(f"prompts: {n} asked for, the file has {len(listed)}")
         for number, prompt in enumerate(listed[:n]):
             _check_prompt(prompt, f"prompt {number}")
         listed = listed[:n]
@@ -212,6 +214,10 @@ def prompts_from(model, path: str | Path, name: str, n: int = 50):
         said = said if len(said) <= 300 else f"{said[:299]}…"
         raise ValueError(f"{path}: not a file of prompts for this model: {said}") from None
     probability = METRICS[name] == "probability difference"
+    if not probability and len({len(row) for row in wrong}) > 1:
+        raise ValueError(
+            f"{path}: wrong_answers: expected as many for each prompt, got {min(map(len, wrong))} to {max(map(len, wrong))}"
+        )
     return Task(
         name=name.replace("-", "_"),
         clean=tokens[: len(listed)],

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import naive
+import numpy as np
 import pytest
 import shells
 import torch
@@ -634,3 +635,36 @@ def test_bad_input(arguments, message):
 def test_a_sweep_refuses_what_a_search_refuses():
     with pytest.raises(ValueError, match="^threshold: .*got -1$"):
         cl.acdc_sweep(engine("gpt2 of 2 layers"), [0.1, -1])
+
+
+def test_a_search_that_is_stopped_while_it_goes_through_its_checkpoint_keeps_all_of_it(tmp_path, monkeypatch):
+    """What was found before must be in the file at any moment, although the new search has not come to it yet."""
+    it, path = engine("gpt2 of 2 layers"), tmp_path / "run.json"
+    whole = cl.acdc(it, threshold=0.1, checkpoint=path)
+    monkeypatch.setattr(longwork, "EVERY_SECONDS", 0.0)
+    steps = _Search.steps
+
+    def stopped(self):
+        for number, step in enumerate(steps(self)):
+            yield step
+            if number == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Search, "steps", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        cl.acdc(it, threshold=0.1, checkpoint=path)
+    assert len(json.loads(path.read_text())["state"]["decisions"]) == len(whole.trace)
+    monkeypatch.setattr(_Search, "steps", steps)
+    the_same(cl.acdc(it, threshold=0.1, checkpoint=path), whole, within=0)
+
+
+def test_a_threshold_of_numpy_names_the_same_checkpoint(tmp_path):
+    it = engine("gpt2 of 2 layers")
+    cl.acdc_sweep(it, np.array([0.25]), checkpoint=tmp_path / "sweep.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep-0.25.json"]
+
+
+def test_guesses_that_are_always_right_look_no_further_than_they_may():
+    search = _Search(engine("gpt2 of 2 layers"), engine("gpt2 of 2 layers").all, 0.1, None, "reverse", 32)
+    search.wrong = 5e-324  # what 15,000 right guesses in a row make of it
+    assert search._ahead() == 32

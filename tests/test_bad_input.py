@@ -94,8 +94,8 @@ COMMANDS = [
     (["manifest", "none"], 2, "folder: expected one laid out like the Hub's cache"),
     (["manifest", "empty"], 2, "folder: expected one laid out like the Hub's cache"),
     # Numbers.
-    ([*DISCOVER, "eap", "--top", "14"], 2, "k: expected an integer from 0 to 13, the edges of the graph, got 14"),
-    ([*DISCOVER, "eap", "--top", "99999999999999999999999"], 2, "k: expected an integer from 0 to 13"),
+    ([*DISCOVER, "eap", "--top", "14"], 2, "--top: 14 edges asked for, expected at most the 13 of handmade-and"),
+    ([*DISCOVER, "eap", "--top", "99999999999999999999999"], 2, "--top: 99,999,999,999,999,999,999,999 edges asked for"),
     ([*DISCOVER, "eap", "--threshold", "inf"], 2, "--threshold: expected a finite number"),
     ([*DISCOVER, "acdc", "--threshold", "inf"], 2, "--threshold: expected a finite number"),
     ([*DISCOVER, "eap", "--top", "1", "--min-faithfulness", "inf"], 2, "--min-faithfulness: expected a finite number"),

@@ -214,7 +214,7 @@ def test_the_truth_is_what_is_known_of_the_model_and_the_task():
         ([*DISCOVER, "--method", "eap", "--top", "3", "--threshold", "1"], "--top: eap needs either --top or --threshold"),
         ([*DISCOVER, "--method", "acdc", "--top", "3"], "--threshold: acdc needs one"),
         ([*DISCOVER, "--method", "acdc", "--threshold", "1", "--scores", "s.csv"], "--scores: acdc gives no scores"),
-        ([*DISCOVER, "--method", "eap", "--top", "99"], "k: expected an integer from 0 to 13"),
+        ([*DISCOVER, "--method", "eap", "--top", "99"], "--top: 99 edges asked for, expected at most the 13 of handmade-"),
         ([*DISCOVER, "--method", "eap", "--top", "3", "--metric", "kl"], "metric: the gradient of 'kl' vanishes"),
         ([*DISCOVER, "--method", "eap", "--top", "3", "--out", "no/such/c.json"], "no/such/c.json: expected the name of a file"),
         ([*DISCOVER, "--method", "eap", "--top", "3", "--out", "."], ".: expected the name of a file"),

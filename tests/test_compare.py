@@ -230,3 +230,11 @@ def test_bad_input_is_one_line():
         with pytest.raises(ValueError, match=said) as error:
             call()
         assert "\n" not in str(error.value)
+
+
+def test_circuits_in_a_tuple_count_their_passes_and_one_circuit_makes_a_curve():
+    it, known = engine(), truth()
+    table = compare({"t": (it, known)}, {"list": sweep, "tuple": lambda *a, **k: tuple(sweep(*a, **k))})
+    assert table["forwards"].tolist() == [28, 28] and table["backwards"].tolist() == [4, 4]
+    curve = faithfulness_curve(it, known)
+    assert curve.sizes == (len(known),) and curve.values == faithfulness_curve(it, [known]).values

@@ -405,7 +405,7 @@ def test_eap_ig_refuses():
         with pytest.raises(ValueError, match="^steps: expected a positive integer"):
             cl.eap_ig(e, steps=steps)
     for variant in ("inputs", "clean-corrupted"):
-        with pytest.raises(ValueError, match="^variant: .* zero ablation .* not differentiable"):
+        with pytest.raises(ValueError, match="^variant: .* zero ablation .* steeper by orders of magnitude"):
             cl.eap_ig(engine("gpt2", "zero"), variant=variant)
         cl.eap_ig(engine("native without LayerNorm, GELU MLPs", "zero"), variant=variant)
     with pytest.raises(ValueError, match="^level: expected 'edge' or 'node'"):
@@ -476,3 +476,12 @@ def test_exact_shows_a_bar_on_stderr_if_asked():
         )
         assert done.returncode == 0 and done.stdout == "", done.stderr
         assert ("exact: 100%" in done.stderr and "edges/s" in done.stderr) is shown
+
+
+def test_what_works_for_edges_only_is_refused_for_nodes(tmp_path):
+    model = cl.load_model("handmade-or")
+    it = cl.Engine(model, cl.default_task(model))
+    for name, given in (("per_position", {"per_position": True}), ("checkpoint", {"checkpoint": tmp_path / "c.json"})):
+        with pytest.raises(ValueError, match=f"^{name}: works for edges only"):
+            cl.exact(it, level="node", **given)
+    assert not list(tmp_path.iterdir())

@@ -522,7 +522,7 @@ def test_bad_arguments():
         (lambda: make(memory_mb=0), "memory_mb: expected a positive number"),
         (lambda: make(memory_mb=float("nan")), "memory_mb: expected a positive number"),
         (lambda: make("docstring"), "task: expected a Task"),
-        (lambda: make(dataclasses.replace(task, read_positions=())), "read_positions is empty"),
+        (lambda: make(dataclasses.replace(task, read_positions=())), "^read_positions: expected at least one"),
         (lambda: make(dataclasses.replace(task, clean=task.clean + 29)), "task.clean: expected token ids from 0 to 28"),
         (lambda: make(dataclasses.replace(task, corrupted=task.corrupted - 29)), "task.corrupted: expected token ids"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import xml.etree.ElementTree
 
 import networkx
@@ -392,14 +393,21 @@ def test_eap_ig_file(tmp_path):
     assert sorted(content["edges"]) == sorted(eap_ig_names(2, 2))
     assert {name for name, node in content["nodes"].items() if node["in_graph"]} == {"input", "a0.h1", "m1", "logits"}
     assert set(content["nodes"]) == {"input", "a0.h0", "a0.h1", "m0", "a1.h0", "a1.h1", "m1", "logits"}
-    # Their score estimates M(cut) − M(all), ours M(all) − M(cut).
-    assert content["edges"]["input->a0.h1<k>"] == {"score": -2.0, "in_graph": True}
-    assert content["edges"]["a0.h0->logits"] == {"score": 0.5, "in_graph": False}
+    # Theirs estimates loss(cut) − loss(all), ours M(all) − M(cut), and the loss is −M.
+    assert content["edges"]["input->a0.h1<k>"] == {"score": 2.0, "in_graph": True}
+    assert content["edges"]["a0.h0->logits"] == {"score": -0.5, "in_graph": False}
     assert content["edges"]["a0.h1->m1"] == {"score": 0.0, "in_graph": True}
     read, scores = Circuit.from_eap_ig(path)
     assert read == circuit and read.graph.d_model == 16
     assert scores[Edge.parse("embed→a0.1.k")] == 2 and scores[Edge.parse("a0.0→logits")] == -0.5
     assert len(scores) == WITH_MLPS.n_edges
+    # As if the metric itself had been given there.
+    circuit.to_eap_ig(path, scores={"embed→a0.1.k": 2.0, "a0.0→logits": -0.5}, loss=False)
+    signed = json.loads(path.read_text())["edges"]
+    assert [signed[name]["score"] for name in ("input->a0.h1<k>", "a0.h0->logits", "a0.h1->m1")] == [-2.0, 0.5, 0.0]
+    assert math.copysign(1, signed["a0.h1->m1"]["score"]) == 1  # 0.0 and not -0.0
+    assert Circuit.from_eap_ig(path, loss=False) == (read, scores)
+    assert Circuit.from_eap_ig(path)[1][Edge.parse("embed→a0.1.k")] == -2
 
 
 def test_eap_ig_refuses_what_it_cannot_hold(tmp_path):

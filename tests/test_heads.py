@@ -9,6 +9,7 @@ import shells
 import torch
 
 import circuitlib as cl
+from circuitlib import heads
 from circuitlib.heads import attention_between, attention_patterns, head_effects, out_edges, repeated_tokens
 
 
@@ -333,3 +334,24 @@ def test_bad_input_to_attribution_is_one_clear_line(model, task, call, message):
 
 def logprob(task):
     return dataclasses.replace(task, metric_name="logprob")
+
+
+def test_a_sender_that_is_named_twice_is_ablated_once(model, task):
+    engine = cl.Engine(model, task)
+    once, twice = cl.self_repair(engine, ["a0.5"]), cl.self_repair(engine, ["a0.5", "a0.5"])
+    assert (once.own, once.scale, once.total) == (twice.own, twice.scale, twice.total)
+    with pytest.raises(ValueError, match="^senders: expected a list of names, got the single text 'a0.5'"):
+        cl.self_repair(engine, "a0.5")
+
+
+def test_effects_of_a_task_that_differs_in_nothing_are_refused(model, task):
+    same = dataclasses.replace(task, corrupted=task.clean)
+    with pytest.raises(ValueError, match="^task: the metric is .* with all edges and with none"):
+        cl.head_effects(cl.Engine(model, same))
+
+
+def test_copying_is_counted_in_parts_as_in_one(model, monkeypatch):
+    tokens = torch.arange(40, 73)
+    whole = cl.ov_copying(model, tokens)
+    monkeypatch.setattr(heads, "AT_ONCE", 8)
+    assert torch.equal(cl.ov_copying(model, tokens), whole) and whole.unique().numel() > 2

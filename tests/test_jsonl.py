@@ -93,9 +93,10 @@ def test_a_task_without_wrong_answers_and_one_from_templates(model, tmp_path):
 def test_what_text_can_not_hold_is_refused_and_nothing_is_written(model, tmp_path):
     path = written(tmp_path / "t.jsonl", text="old")
     task, random_tokens = cl.docstring(model, n=3), cl.induction(model, n=5)
+    twice = {"answers": task.answers[:, None].repeat(1, 2), "distractors": task.distractors[:, None].repeat(1, 2, 1)}
     for one in (
         random_tokens,  # BPE would join what stands side by side
-        replace(task, read_positions=(5, 9), answers=task.answers[:, None].repeat(1, 2)),
+        replace(task, read_positions=(5, 9), **twice),
         replace(task, meta={"model": model}),
         replace(task, meta={"share": float("nan")}),
         replace(task, name="a\nb"),

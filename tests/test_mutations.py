@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,10 +107,22 @@ def broken_copy(folder: Path, mutation: Mutation) -> Path:
 def nbval(
     chapter: Path, library: Path, sanitize: Path = ROOT / "tests" / "nbval_sanitize.cfg"
 ) -> subprocess.CompletedProcess:
-    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "nbval.plugin",
+        "--nbval",
+        f"--nbval-kernel-name={forked.NAME}",
+    ]
     command += ["--nbval-cell-timeout=600", "--nbval-kernel-startup-timeout=180"]
     command += ["--nbval-sanitize-with", str(sanitize), str(chapter)]
     env = os.environ | {"PYTHONPATH": str(library), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    env |= {"JUPYTER_PATH": forked.jupyter_path(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=1200)
 
 

@@ -159,3 +159,55 @@ def test_each_fault_is_found(model):
 def test_the_tasks_of_the_book_can_be_examined(model, name):
     table = cl.examine(model, getattr(cl, name)(model, n=20))
     assert len(table) == 9 and set(table["ok"]) <= {"yes", "NO", "–"}
+
+
+def test_a_list_of_answers_that_is_filled_up_is_no_clash():
+    model = cl.load_model("gpt-mini")
+    task = cl.greater_than(model, n=40)
+    assert (task.answers < 0).any() and (task.distractors < 0).any()
+    table = cl.examine(model, task)
+    assert table["measured"]["Is a wrong answer the right one?"] == "no"
+    rows = [tuple(row) for row in task.answers.tolist()]
+    most = max(map(rows.count, rows)) / 40
+    assert table["measured"]["Do the answers vary?"] == f"the most common one: {most:.0%}" and most < 0.5
+    clash = task.distractors.clone()
+    clash[7, 0] = task.answers[7, 0]
+    assert (
+        failing(cl.examine(model, dataclasses.replace(task, distractors=clash)))[0]
+        == "Is a wrong answer the right one?"
+    )
+
+
+def test_a_task_without_distractors_can_be_examined(model):
+    task = lookup(model, wrong=[], metric_name="logprob", n=20)
+    with torch.no_grad():
+        logits = model(task.clean)
+    assert torch.equal(task.success(logits), task.accuracy(logits)) and 0 < task.success(logits).mean()
+    table = cl.examine(model, task)
+    assert "Right answer above all others, clean" in table.index and len(table) == 9
+
+
+def test_a_blank_that_is_like_another_keeps_its_own_name(model):
+    task = lookup(
+        model, clean=CLEAN.replace("{C}", "{A_x}"), corrupted=CORRUPTED.replace("{C}", "{A_x}"), words=WORDS, n=3
+    )
+    assert task.positions == {"A": 3, "B": 5, "A_x": 8, "D": 10, "A_2": 13, "end": 14}
+    for name in ("A_2", "end"):
+        with pytest.raises(ValueError, match=f"^clean: the position '{name}' would have two meanings"):
+            lookup(model, clean=CLEAN.replace("{C}", f"{{{name}}}"), corrupted=CORRUPTED.replace("{C}", f"{{{name}}}"), words=WORDS)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"distractors": torch.zeros(4, 0, dtype=torch.long)}, "^distractors: expected at least one for each prompt"),
+        ({"distractors": torch.zeros(4, dtype=torch.long)}, r"^distractors: expected token ids \[4, 'n_wrong'\]"),
+        ({"answers": torch.zeros(4, 2, dtype=torch.long)}, r"^answers: expected token ids \[4\] for 1 read"),
+        ({"read_positions": (13, 14)}, r"^answers: expected token ids \[4, 2\] for 2 read positions, got shape \[4\]"),
+        ({"read_positions": ()}, "^read_positions: expected at least one"),
+        ({"metric_name": "prob_diff"}, r"^answers: expected token ids \[4, 'n_right'\]"),
+    ],
+)
+def test_a_task_that_no_metric_can_read_is_one_line(model, changes, said):
+    with pytest.raises(ValueError, match=said):
+        dataclasses.replace(lookup(model, words=WORDS, n=4), **changes)

@@ -65,17 +65,21 @@ def test_heads_by_hand(model, task, site, mode):
     )
 
 
-def test_a_head_at_one_position(model, task):
-    position, layer, head = task.positions["param_3"], 1, 2
+@pytest.mark.parametrize(
+    ("site", "at", "layer", "head"), [("z", "param_3", 1, 2), ("v", "comma_C", 3, 6), ("pattern", "param_3", 3, 6)]
+)
+def test_a_head_at_one_position(model, task, site, at, layer, head):
+    position = task.positions[at]
+    where = (slice(None), head, position) if site == "pattern" else (slice(None), position, head)
 
     def put(value, other):
-        value[:, position, head] = other[:, position, head]
+        value[where] = other[where]
         return value
 
-    got = cl.activation_patching(model, task, "z", by_position=True, normalize=False)
+    got = cl.activation_patching(model, task, site, by_position=True, normalize=False)
     assert got.shape == (4, 41, 8)
     assert got[layer, position, head].item() == pytest.approx(
-        by_hand(model, task, f"blocks.{layer}.attn.hook_z", "noising", put).item(), abs=1e-4
+        by_hand(model, task, f"blocks.{layer}.attn.hook_{site}", "noising", put).item(), abs=1e-4
     )
 
 

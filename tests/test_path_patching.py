@@ -523,3 +523,12 @@ def test_more_bad_input():
         with pytest.raises(ValueError, match=said) as error:
             call()
         assert "\n" not in str(error.value)
+
+
+def test_nobody_has_a_share_of_an_input_that_is_worth_nothing():
+    model = cl.load_model("handmade-docstring")
+    engine = cl.Engine(model, cl.default_task(model, n=5))
+    idle = cl.input_effects(engine, "a0.1.q")  # a head that nothing reads
+    assert abs(idle.worth) < 1e-6 and all(math.isnan(share) for share in idle.shares.values()) and idle.writers() == []
+    busy = cl.input_effects(engine, "a2.0.k")
+    assert sum(busy.shares.values()) == pytest.approx(1, abs=1e-4) and busy.writers() == ["a0.0"]

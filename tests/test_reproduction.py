@@ -293,8 +293,8 @@ def test_a_report_says_that_its_prompts_are_from_a_file(engines, tmp_path):
     ("content", "message"),
     [
         ({}, "'prompts' is missing"),
-        ({"prompts": []}, "prompts: expected a list of at least 1"),
-        ({"prompts": "no"}, "prompts: expected a list of at least 1"),
+        ({"prompts": []}, "prompts: 1 asked for, the file has 0"),
+        ({"prompts": "no"}, "prompts: expected a list, got str"),
         ({"prompts": [3]}, "prompt 0: expected an object, got int"),
         ({"prompts": [{"clean": "a", "corrupt": "b", "answers": ["c"]}]}, "prompt 0: 'wrong_answers' is missing"),
         ({"prompts": [{"clean": 1, "corrupt": "b", "answers": ["c"], "wrong_answers": ["d"]}]}, "clean must be text"),
@@ -422,3 +422,13 @@ def test_the_command_writes_a_manifest(models_folder):
     done = CliRunner().invoke(app, ["manifest", str(models_folder)])
     assert done.exit_code == 0 and done.stdout.strip() == str(models_folder / "SHA256SUMS")
     assert (models_folder / "SHA256SUMS").read_text() == before
+
+
+def test_wrong_answers_of_another_number_are_refused(engines, tmp_path):
+    model = engines["docstring"].model
+    path = as_file(cl.docstring(model, n=3), model, tmp_path / "p.json")
+    content = json.loads(path.read_text())
+    content["prompts"][1]["wrong_answers"].pop()
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="wrong_answers: expected as many for each prompt, got 12 to 13"):
+        prompts_from(model, path, "docstring", n=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib
 import inspect
@@ -835,3 +836,10 @@ def test_the_page_has_every_key_with_its_default():
 def test_the_page_explains_every_status():
     stated = re.findall(r"^- \*([a-z]+)\*:", PAGE, flags=re.M)
     assert sorted(stated) == sorted([*store.STATES, "skipped", "pending"])
+
+
+def test_a_plan_whose_weights_are_not_known_is_refused_before_it_runs(tmp_path):
+    plan = read_grid({"grid": {"model": "handmade-or", "method": "eap", "top": 3}})
+    blind = dataclasses.replace(plan, cells=tuple(dataclasses.replace(one, weights="") for one in plan.cells))
+    with pytest.raises(ValueError, match="^plan: the weights of handmade-or are not known"):
+        run_sweep(blind, tmp_path / "cells", jobs=0)

@@ -56,6 +56,10 @@ def discover(
     setting = common.Setting(model, task, corruption, n, seed, ablation, direction, device, quiet)
     with common.results_apart():
         engine = setting.engine()
+        if top is not None and top > engine.graph.n_edges:
+            raise ValueError(
+                f"--top: {top:,} edges asked for, expected at most the {engine.graph.n_edges:,} of {model}"
+            )
         common.say(f"{method} on {engine.task.name}, {len(engine.task)} prompts, {engine.graph.n_edges:,} edges", quiet)
         run = common.method_of(method, steps, threshold, not quiet)
         kept = {} if checkpoint is None else {"checkpoint": checkpoint}

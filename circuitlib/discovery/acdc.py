@@ -143,7 +143,8 @@ def acdc_sweep(
 
 
 def _with_threshold(path: Path, threshold: float) -> Path:
-    return path.with_name(f"{path.stem}-{threshold!r}{path.suffix}")
+    shown = float(threshold) if isinstance(threshold, numbers.Real) else threshold  # NumPy's numbers have another repr
+    return path.with_name(f"{path.stem}-{shown!r}{path.suffix}")
 
 
 def _acdc(engine, threshold, metric, order, lookahead, start, checkpoint, progress, expected=None) -> AcdcCircuit:
@@ -284,7 +285,7 @@ class _Search:
 
     def _ahead(self) -> int:
         """How many decisions to guess. A batch costs as much as ``STARTING`` more runs; what follows a wrong guess is lost."""
-        return max(1, min(self.lookahead, round(math.sqrt(2 * STARTING / self.wrong))))
+        return max(1, min(self.lookahead, round(math.sqrt(2 * STARTING / max(self.wrong, 1e-6)))))
 
     def _states(self, row: Tensor, edges: list[Edge], guesses: list[bool]) -> Bool[Tensor, "state sender"]:
         """What the receiver keeps when each edge is cut in turn, those before it having gone as guessed."""
@@ -318,7 +319,8 @@ class _Search:
     # Going on from a checkpoint ------------------------------------------------------------------
 
     def state(self) -> dict:
-        rows = [[str(d.edge), d.before, d.after, d.removed, d.tested] for d in self.trace]
+        # With those of the checkpoint that are still to be gone through: else it would be shorter after a stop in between.
+        rows = [[str(d.edge), d.before, d.after, d.removed, d.tested] for d in (*self.trace, *self.recorded)]
         return {
             "decisions": rows,
             "forwards": self.forwards,

@@ -87,13 +87,15 @@ def eap_ig(
         variant: "inputs": the embedding is corrupted + (k/m)(clean − corrupted), k = 0 … m−1. With more steps the scores of
             the edges out of ``embed`` add up to M(clean) − M(corrupted).
             "activations": one sublayer at a time (the embedding, a layer's heads, an MLP) has its output moved in the same way,
-            k = 1 … m, the embedding of the prompt left clean; averaged over sublayers as well. (2L+1)·m passes.
+            k = 1 … m, the embedding of the prompt left clean; averaged over sublayers as well. (2L+1)·m passes, without MLPs (L+1)·m.
             "clean-corrupted": the mean of the two end points.
         metric, per_position: as for ``eap``.
 
     Raises:
         ValueError: another variant, bad ``steps``, or a path that is not defined: under zero ablation, "inputs" and
-            "clean-corrupted" start from an embedding of zeros, where a LayerNorm has no gradient to speak of.
+            "clean-corrupted" start from an embedding of zeros. There a LayerNorm is steeper by orders of magnitude, 1/√ε, than
+            at any prompt. (Under zero ablation and denoising ``eap`` and "activations" take their gradients there too, since
+            that is the run in which edges are set to clean values: trust them little.)
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant: expected one of {', '.join(VARIANTS)}, got {variant!r}")
@@ -105,7 +107,7 @@ def eap_ig(
     if variant != "activations" and engine.ablation == "zero" and engine.weights.eps is not None:
         raise ValueError(
             f"variant: {variant!r} starts from what a cut embedding carries; under zero ablation that is the zero vector, "
-            "where LayerNorm is not differentiable; expected 'activations', or ablation 'corrupted' or 'mean'"
+            "where LayerNorm is steeper by orders of magnitude than at any prompt; expected 'activations', or ablation 'corrupted' or 'mean'"
         )
     points = {
         "inputs": [Point(k / steps) for k in range(steps)],

@@ -41,10 +41,10 @@ def exact(
 
     Args:
         metric: None for the task's, "kl", or a callable from logits ``[n, k, d_vocab]`` to ``[n]``.
-        per_position: one score for each edge and position.
+        per_position: one score for each edge and position. Not for nodes.
         level: "edge", or "node" for the effect of cutting all edges out of a node at once.
-        checkpoint: a file that keeps the effects found so far. If it exists the work goes on from there. Only for edges.
-        progress: show a bar on stderr.
+        checkpoint: a file that keeps the effects found so far. If it exists the work goes on from there. Not for nodes.
+        progress: show a bar on stderr; for edges, since nodes take only a moment.
 
     Raises:
         ValueError: a bad argument, or a checkpoint of another run; one line.
@@ -53,6 +53,9 @@ def exact(
         raise ValueError(f"level: expected 'edge' or 'node', got {level!r}")
     began = time.perf_counter()
     if level == "node":
+        for name, given in (("per_position", per_position), ("checkpoint", checkpoint is not None)):
+            if given:
+                raise ValueError(f"{name}: works for edges only; expected level 'edge', got 'node'")
         return _nodes(engine, metric, began)
     everything = engine.all
     if per_position:
@@ -85,7 +88,7 @@ def exact(
     return EdgeScores(graph, values, "exact", metric_name(metric), *claim, cost)
 
 
-def _without_rounding(effects: Float[Tensor, "edge"], whole: float) -> Float[Tensor, "edge"]:
+def _without_rounding(effects: Float[Tensor, "effect"], whole: float) -> Float[Tensor, "effect"]:
     """Effects below what rounding makes of the metric are 0: else dust would rank edges that do nothing."""
     return effects.where(effects.abs() > ROUNDING * max(1.0, abs(whole)), 0.0)
 
@@ -127,7 +130,7 @@ def _nodes(engine: Engine, metric, began: float) -> NodeScores:
         mask = engine.graph.edge_mask.clone()
         mask[:, engine.graph.sender_index[sender]] = False
         runs.append(Circuit.from_mask(engine.graph, mask))
-    values = engine.metric(runs, metric)
-    effects = (engine.sign * (values[0] - values[1:])).tolist()
+    values = engine.metric(runs, metric).cpu().double()
+    effects = _without_rounding(engine.sign * (values[0] - values[1:]), float(values[0])).tolist()
     cost = Cost(len(runs) + 1, 0, time.perf_counter() - began)
     return NodeScores(dict(zip(senders, effects, strict=True)), "exact", metric_name(metric), cost)

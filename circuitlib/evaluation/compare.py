@@ -227,7 +227,7 @@ def _at_the_size_of(truth: Circuit, engine: Engine, found) -> dict[str, float]:
 
 def _passes(found) -> dict[str, float]:
     """What a method took in all; NaN where it did not count."""
-    costs = [getattr(one, "cost", None) for one in (found if isinstance(found, list) else [found])]
+    costs = [getattr(one, "cost", None) for one in (found if isinstance(found, Sequence) else [found])]
     if None in costs:
         return {}
     return {name: sum(getattr(cost, name) for cost in costs) for name in PASSES}

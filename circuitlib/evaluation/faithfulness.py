@@ -82,7 +82,7 @@ class Curve:
 
 def faithfulness_curve(
     engine: Engine,
-    source: Callable[[int], Circuit] | Sequence[Edge | str] | Sequence[Circuit],
+    source: Callable[[int], Circuit] | Sequence[Edge | str] | Sequence[Circuit] | Circuit,
     sizes: Sequence[int] | None = None,
     *,
     metric: str | Metric | None = None,
@@ -91,9 +91,10 @@ def faithfulness_curve(
 
     Args:
         source: scores (anything with ``.top(k)``), a function from a size to a circuit, or edges in order, the best first.
-            Or circuits, such as ``cl.acdc_sweep`` returns: these are measured as they are, from small to large.
+            Or circuits, such as ``cl.acdc_sweep`` returns, or one: these are measured as they are, from small to large.
         sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges. Not with circuits.
     """
+    source = [source] if isinstance(source, Circuit) else source
     if isinstance(source, Sequence) and source and isinstance(source[0], Circuit):
         if sizes is not None:
             raise ValueError("sizes: expected None, for circuits have their own")

@@ -19,7 +19,9 @@ ROUNDING = 1e-6  # of the largest score: that much may be left when float32 subt
 
 @dataclass(frozen=True)
 class Roc:
-    """Points of a ROC curve, from few edges to many. The ends (0, 0) and (1, 1) are not among them; ``auc`` adds them.
+    """Points of a ROC curve: of a ranking from few edges to many, of circuits in the order in which they were given.
+
+    The ends (0, 0) and (1, 1) are not among them; ``auc`` adds them.
 
     Args:
         fpr: false positive rate, false ones kept over all false ones.

@@ -35,7 +35,7 @@ def load_model(name: str | Path, device: str = "cpu"):
     entry = info(name)
     if device != "cpu":  # which is always there; asking loads torch, and a model that can't be had needs no torch
         device = device_named(device)
-    # Where it is already, too: where there is a GPU, a native model's configuration names that, whatever its weights lie on.
+    # ``to``, even if nothing moves: where there is a GPU, a native model's configuration names it while the weights are on the CPU.
     model = loaders[entry.family](entry).eval().to(device, print_details=False)
     for parameter in model.parameters():
         parameter.requires_grad_(False)

@@ -30,6 +30,7 @@ OF_THE_CIRCUIT = ("edges", "edges_pruned", "heads", "faithfulness", "task_metric
 # … of everything that its method found …
 OF_THE_METHOD = ("auc_pessimistic_edge", "auc_trapezoid_edge", "auc_pessimistic_node", "auc_trapezoid_node", "cpr", "cmd", "forwards", "backwards")  # fmt: skip
 MEASURED = OF_THE_CIRCUIT + OF_THE_METHOD
+OF_THE_ENGINE = ("model", "device", "task", "corruption", "n", "seed", "ablation", "direction")
 PROVENANCE = ("circuitlib", "torch", "transformer_lens", "code", "weights")
 CLOCK = ("seconds", "cell_seconds")  # what is never the same twice
 
@@ -115,13 +116,10 @@ def run_cell(cell: Cell, file: str | None = None) -> dict[str, Any]:
     """
     source = _source(cell)
     with _one_at_a_time, _threads(cell.threads):
+        of_engine = {name: getattr(cell, name) for name in OF_THE_ENGINE}
+        threshold = cell.threshold if cell.method == "acdc" else None
         judged, found, engine, truth = _judged(
-            cell.method,
-            cell.metric,
-            cell.steps,
-            cell.threshold if cell.method == "acdc" else None,
-            *(cell.model, cell.device, cell.task, cell.corruption, cell.n, cell.seed, cell.ablation, cell.direction),
-            *(file, source),
+            cell.method, cell.metric, cell.steps, threshold, file=file, source=source, **of_engine
         )
         weights = weights_of(cell.model) if source is None else source.weights
         row = {**blank(cell), "weights": weights, "seconds": judged["seconds"]}
@@ -250,6 +248,7 @@ def _check_planned(name: str, source: Source) -> None:
 # as if it were made again.
 @functools.lru_cache(maxsize=1)
 def _engine(
+    *,
     model: str,
     device: str,
     task: str,
@@ -278,14 +277,14 @@ def _engine(
 
 
 @functools.lru_cache(maxsize=1)
-def _judged(method: str, metric: str, steps, threshold, *of_engine):
+def _judged(method: str, metric: str, steps, threshold, **of_engine):
     """What ``cl.compare`` says of the method; what it found, or None; the engine and the known circuit.
 
     ``threshold`` is ACDC's; for the others one list of scores serves every threshold.
     """
     from ..evaluation.compare import _judged as judge
 
-    engine, truth = _engine(*of_engine)
+    engine, truth = _engine(**of_engine)
     kept = []
 
     def keeping(engine, metric):

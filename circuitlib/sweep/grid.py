@@ -298,8 +298,24 @@ class _Reader:
                 ):
                     for steps, (threshold, top) in product(*_choices(grid, method)):
                         yield Cell(
-                            *(model, task, method, metric, threshold, top, steps, corruption, ablation, direction),
-                            *(n, None if n is None else seed, device, threads, weights, file, files, folder),
+                            model=model,
+                            task=task,
+                            method=method,
+                            metric=metric,
+                            threshold=threshold,
+                            top=top,
+                            steps=steps,
+                            corruption=corruption,
+                            ablation=ablation,
+                            direction=direction,
+                            n=n,
+                            seed=None if n is None else seed,
+                            device=device,
+                            threads=threads,
+                            weights=weights,
+                            task_file=file,
+                            model_files=files,
+                            folder=folder,
                         )
 
 

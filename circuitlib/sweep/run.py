@@ -84,6 +84,11 @@ def to_do(plan: Plan, store: Store, retry_failed: bool) -> list[Cell]:
 def _run(plan: Plan, store: Store, cells: Sequence[Cell], jobs, scheduler, progress: bool) -> None:
     from tqdm.auto import tqdm
 
+    if unknown := sorted({cell.model for cell in cells if not cell.weights}):
+        raise ValueError(
+            f"plan: the weights of {unknown[0]} are not known, so no row could be checked; expected a plan made with fetch=True"
+        )
+
     off = {} if progress else {"disable": True}  # given explicitly, disable=False would win over TQDM_DISABLE
     with closing(_rows(plan, cells, jobs, scheduler)) as rows, tqdm(total=len(cells), desc="sweep", unit=" cells", **off) as bar:  # fmt: skip
         failures = 0

@@ -29,7 +29,7 @@ SCHEDULER = re.compile(r"(tcp|tls|ws|wss|ucx)://[^/\s]+:\d{1,5}")
 SECONDS_TO_CONNECT = 5
 AHEAD = 256  # cells that a scheduler knows of at a time
 LOST = "the process that ran this cell ended without an answer, twice: it was killed, or memory ran out"
-# Whoever reads these makes as many threads as there are cores, in each of several processes.
+# Without these, libraries start a thread for each core, in each of several processes.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")  # fmt: skip
 
 

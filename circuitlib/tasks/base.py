@@ -58,9 +58,25 @@ class Task:
             )
         if self.metric_name not in METRICS:
             raise ValueError(f"metric_name: expected one of {', '.join(METRICS)}, got {self.metric_name!r}")
+        self._check_shapes(n, len(self.read_positions))
         for name, position in {**self.positions, **{f"read position {p}": p for p in self.read_positions}}.items():
             if not 0 <= position < n_pos:
                 raise ValueError(f"positions: {name!r} is {position}, expected 0 to {n_pos - 1}")
+
+    def _check_shapes(self, n: int, k: int) -> None:
+        if not k:
+            raise ValueError("read_positions: expected at least one position at which the model is read, got none")
+        places = [n] if k == 1 else [n, k]
+        several = self.metric_name == "prob_diff"
+        for name, ids, more in (("answers", self.answers, several), ("distractors", self.distractors, True)):
+            shape = list(ids.shape)
+            if shape[: len(places)] != places or len(shape) != len(places) + more:
+                expected = [*places, "n_right" if name == "answers" else "n_wrong"] if more else places
+                raise ValueError(f"{name}: expected token ids {expected} for {k} read positions, got shape {shape}")
+            if more and not shape[-1] and (several or self.metric_name == "logit_diff"):
+                raise ValueError(
+                    f"{name}: expected at least one for each prompt; only the metric logprob needs no distractors"
+                )
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -98,7 +114,12 @@ class Task:
         return (top == self._tokens(self.answers, logits)).any(-1).float().mean(-1)
 
     def success(self, logits: Float[Tensor, "n k d_vocab"]) -> Float[Tensor, "n"]:
-        """1 where the answer is above every distractor, else 0. For "prob_diff": where the answers together are above the distractors."""
+        """1 where the answer is above every distractor, else 0. For "prob_diff": where the answers together are above the distractors.
+
+        Of a task without distractors: where the answer is above all other tokens, the same as ``accuracy``.
+        """
+        if not self.distractors.shape[-1]:
+            return self.accuracy(logits)
         logits = self._read(logits)
         answers, distractors = (self._tokens(kind, logits) for kind in (self.answers, self.distractors))
         if self.metric_name == "prob_diff":

@@ -387,7 +387,7 @@ def _check_name(key: str, name: Any) -> None:
 def _check_roles(roles: dict, positions: dict[str, int]) -> None:
     for role, attends in roles.items():
         pairs = attends if isinstance(attends, list) else [attends]
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
             raise ValueError(f'roles: {role!r} is no list of pairs such as ["end", "name"], the names of two positions')
         for name in (name for pair in pairs for name in pair):
             if not isinstance(name, str) or name not in positions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Formatter
@@ -43,7 +44,8 @@ def template_task(
         where the answer is read.
 
     Raises:
-        ValueError: a template that can't be filled, prompts that are not aligned, or words that are not one token.
+        ValueError: a template that can't be filled, a blank whose name is taken, prompts that are not aligned, or words that
+            are not one token.
     """
     check_count(n)
     templates = {"clean": clean, "corrupted": corrupted, "answer": answer} | {
@@ -105,9 +107,8 @@ def examine(model, task: Task):
         (task.labels[i] if task.labels else str(i), float(differs[i])) for i in differs.nonzero().flatten().tolist()
     ]
     n_distinct = len(task.clean.unique(dim=0))
-    common = float(task.answers.flatten().unique(return_counts=True)[1].max()) / task.answers.numel()
-    answers = task.answers.view(*task.answers.shape[: task.distractors.dim() - 1], -1)
-    clash = bool((answers[..., :, None] == task.distractors[..., None, :]).any())
+    common, clash = _most_common(task), _clash(task)
+    others = "the wrong ones" if task.distractors.shape[-1] else "all others"
     rows = {
         "Are the prompts different?": (f"{n_distinct} of {n}", n_distinct == n),
         "Where do clean and corrupted differ?": (
@@ -117,14 +118,26 @@ def examine(model, task: Task):
         "Do the answers vary?": (f"the most common one: {common:.0%}", common <= 0.5),
         "Is a wrong answer the right one?": ("yes" if clash else "no", not clash),
         "Right answer first of all tokens": (f"{float(task.accuracy(runs['clean']).mean()):.0%}", None),
-        "Right answer above the wrong ones, clean": (f"{success['clean']:.0%}", success["clean"] >= 0.9),
-        "Right answer above the wrong ones, corrupted": (f"{success['corrupted']:.0%}", success["corrupted"] <= 0.5),
+        f"Right answer above {others}, clean": (f"{success['clean']:.0%}", success["clean"] >= 0.9),
+        f"Right answer above {others}, corrupted": (f"{success['corrupted']:.0%}", success["corrupted"] <= 0.5),
         "Metric, clean and corrupted": (f"{value['clean'].mean():.2f}, {value['corrupted'].mean():.2f}", None),
         "Gap, and its standard error": (f"{gap:.2f} ± {error:.2f}", gap > 5 * error),
     }
     marks = {True: "yes", False: "NO", None: "–"}
     table = [(question, measured, marks[ok]) for question, (measured, ok) in rows.items()]
     return pd.DataFrame(table, columns=["question", "measured", "ok"]).set_index("question")
+
+
+def _most_common(task: Task) -> float:
+    """The share of the answer that comes most often: of prompts if each has a list of them, else of all that are read."""
+    one_each = task.answers.flatten(end_dim=-2) if task.metric_name == "prob_diff" else task.answers.flatten()
+    return float(one_each.unique(dim=0, return_counts=True)[1].max()) / len(one_each)
+
+
+def _clash(task: Task) -> bool:
+    """Whether an answer is among the distractors of its prompt; −1 stands for no token."""
+    answers = task.answers.view(*task.distractors.shape[:-1], -1)
+    return bool(((answers[..., :, None] == task.distractors[..., None, :]) & (answers[..., :, None] >= 0)).any())
 
 
 @dataclass(frozen=True)
@@ -181,8 +194,13 @@ def _positions(model, template: _Template, drawn: list[dict[str, str]]) -> dict[
     odd = next((i for i, row in enumerate(found) if row != found[0]), None)
     if odd is not None:
         raise ValueError(f"clean: the blanks of prompt {odd} stand at other tokens than those of prompt 0")
-    names: dict[str, int] = {}
+    names, times = {}, Counter()
     for blank, position in zip(template.blanks, found[0], strict=True):
-        times = 1 + sum(name == blank or name.startswith(f"{blank}_") for name in names)
-        names[blank if times == 1 else f"{blank}_{times}"] = position
+        times[blank] += 1
+        name = blank if times[blank] == 1 else f"{blank}_{times[blank]}"
+        if name in names or name == "end":
+            raise ValueError(
+                f"clean: the position {name!r} would have two meanings; give the blank {{{blank}}} another name"
+            )
+        names[name] = position
     return names
