@@ -30,7 +30,8 @@ def known_circuit(name: str, ablation: str = "corrupted", direction: str = "nois
     Raises:
         ValueError: another name, ablation or direction.
     """
-    return Circuit(_graph(name), known_effects(name, ablation, direction), task=info(name).tasks[0], ablation=ablation)
+    effects = known_effects(name, ablation, direction)  # first: it knows the names
+    return Circuit(_graph(name), effects, task=info(name).tasks[0], ablation=ablation)
 
 
 def known_effects(name: str, ablation: str = "corrupted", direction: str = "noising") -> dict[Edge, float]:

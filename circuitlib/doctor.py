@@ -115,13 +115,14 @@ def packages() -> list[Check]:
 
 def requirements() -> dict:
     """What circuitlib asks for, by name: from pyproject.toml in a clone, else from what pip recorded."""
+    import tomllib
+
     from packaging.requirements import Requirement
 
     project = PACKAGE.parent / "pyproject.toml"
-    if project.exists():
-        import tomllib
-
-        lines = tomllib.loads(project.read_text("utf8"))["project"]["dependencies"]
+    stated = tomllib.loads(project.read_text("utf8")).get("project", {}) if project.exists() else {}
+    if stated.get("name") == "circuitlib":  # in site-packages there may be that of another package
+        lines = stated["dependencies"]
     else:
         lines = [line for line in metadata.requires("circuitlib") or [] if "extra ==" not in line]
     return {requirement.name: requirement for requirement in map(Requirement, lines)}

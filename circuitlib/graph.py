@@ -8,7 +8,6 @@ An *edge* joins a sender to a receiver downstream of it; a *circuit* is a set of
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import stat
@@ -21,6 +20,8 @@ from typing import Any
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+
+from .files import write_text
 
 ARROW = "→"
 
@@ -433,11 +434,7 @@ class Circuit:
 
     def to_graphml(self, path: str | Path) -> None:
         """Write ``to_networkx()`` as GraphML."""
-        import networkx
-
-        _write(
-            path, "\n".join(["<?xml version='1.0' encoding='utf-8'?>", *networkx.generate_graphml(self.to_networkx())])
-        )
+        _write(path, graphml(self.to_networkx()))
 
     def to_eap_ig(
         self, path: str | Path, scores: Mapping | None = None, d_model: int | None = None, *, loss: bool = True
@@ -507,6 +504,14 @@ def random_circuit(graph: Graph, k: int, seed: int = 0) -> Circuit:
     if type(k) is not int or not 0 <= k <= graph.n_edges:
         raise ValueError(f"k: expected an integer from 0 to {graph.n_edges}, got {k!r}")
     return Circuit(graph, (graph.edges[i] for i in random.Random(seed).sample(range(graph.n_edges), k)))
+
+
+def graphml(graph) -> str:
+    """A networkx graph as GraphML. A character that no XML may hold becomes U+FFFD."""
+    import networkx
+
+    lines = ["<?xml version='1.0' encoding='utf-8'?>", *networkx.generate_graphml(graph)]
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", "\n".join(lines))
 
 
 def jaccard(c1: Circuit, c2: Circuit) -> float:
@@ -625,14 +630,7 @@ _MAX_NAME = 1000
 
 
 def _write(path: str | Path, text: str) -> None:
-    """Write through a temporary file, so that an interrupted write leaves the old file."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text + "\n", "utf8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text + "\n")
 
 
 def _read_json(path: str | Path) -> Any:

@@ -197,8 +197,9 @@ def plot_lines(
     for name, curve in values.items():
         if len(curve) != len(x):
             raise ValueError(f"curves: expected {len(x)} values for {name!r}, one for each x, got {len(curve)}")
+    alone = ax is None
     with matplotlib.rc_context(STYLE):
-        if ax is None:
+        if alone:
             rows = -(-len(values) // _legend_columns(values))
             figure = _picture_class()(figsize=(5.6, 3.1 + 0.2 * rows), layout="constrained")
             ax = figure.subplots()
@@ -209,7 +210,7 @@ def plot_lines(
             ax.xaxis.get_major_locator().set_params(integer=True)
         if min(np.nanmin(curve, initial=0.0) for curve in values.values()) >= 0:
             ax.set_ylim(bottom=0)  # what is never negative starts at zero
-        _finish_lines(ax, marks or {}, title, x_name, y_name)
+        _finish_lines(ax, list(values), marks or {}, title, x_name, y_name, alone)
     return ax.figure
 
 
@@ -334,6 +335,8 @@ def plot_faithfulness(
         axis.plot(x, y, marker="o", markersize=4, label=label, **style)
 
     curves = _named(curve, Curve, "curve")
+    if log and not any(size for one in curves.values() for size in one.sizes):
+        raise ValueError("curve: expected at least one size above 0, for a logarithmic axis; or log=False")
     legend = {"title": "CPR  CMD", "loc": "upper left", "bbox_to_anchor": (-0.02, -0.17), "frameon": False}
     figure, axis = _draw_named(curves, draw, ax, (5.6, 3.8 + 0.19 * len(curves)), title, legend)
     for height in (0, 1):
@@ -407,6 +410,10 @@ def plot_attention(model, tokens, heads: Sequence[str], *, labels: Sequence[str]
     """
     import torch
 
+    if isinstance(tokens, str):
+        raise ValueError(
+            f"tokens: expected the token ids of one prompt, [pos], got text; write model.to_tokens({tokens[:40]!r})"
+        )
     tokens = torch.as_tensor(tokens)
     tokens = tokens.unsqueeze(0) if tokens.dim() == 1 else tokens
     if tokens.dim() != 2 or len(tokens) != 1 or tokens.shape[1] == 0 or tokens.is_floating_point():
@@ -564,7 +571,10 @@ def _numbers_of(argument: str, values) -> np.ndarray:
     return array
 
 
-def _finish_lines(axis, marks: Mapping[str, float], title: str | None, x_name: str, y_name: str) -> None:
+def _finish_lines(
+    axis, names: list[str], marks: Mapping[str, float], title: str | None, x_name: str, y_name: str, alone: bool
+) -> None:
+    lines = axis.lines[-len(names) :]
     for i, (name, place) in enumerate(marks.items()):
         axis.axvline(place, color=NO_VALUE, linewidth=0.9, zorder=0)
         style = {"fontsize": 8.5, "color": "#57606a", "ha": "left", "va": "bottom", "parse_math": False}
@@ -576,9 +586,12 @@ def _finish_lines(axis, marks: Mapping[str, float], title: str | None, x_name: s
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(length=0)
-    # Below the axis, so that it covers no curve.
-    columns = _legend_columns(axis.get_legend_handles_labels()[1])
-    legend = axis.figure.legend(loc="outside lower left", ncol=columns, frameon=False, fontsize=9.5, handlelength=2.6)
+    # Below the axis, so that it covers no curve; in a picture of several axes, each has its own.
+    style = {"ncol": _legend_columns(names), "frameon": False, "fontsize": 9.5, "handlelength": 2.6}
+    if alone:
+        legend = axis.figure.legend(lines, names, loc="outside lower left", **style)
+    else:
+        legend = axis.legend(lines, names, loc="upper left", bbox_to_anchor=(-0.02, -0.2), **style)
     for text in legend.get_texts():
         text.set_parse_math(False)
     if title:
@@ -732,7 +745,7 @@ def _short(value: float, limit: float) -> str:
 
 
 def _colour_bar(figure, image, axes, value_name: str) -> None:
-    height_inches = figure.get_size_inches()[1]
+    height_inches = figure.bbox.height / figure.dpi  # a SubFigure has no size in inches
     bar = figure.colorbar(
         image,
         ax=axes,

@@ -142,6 +142,7 @@ def reproduce(
         ValueError: a bad argument or prompts file; one line.
         Missing: the model is not on this computer and the Hub can't be reached, and the like; before anything else.
     """
+    name = _name(name)
     methods = _check(name, methods)
     model = load_model(MODELS[name], device)
     from .engine import Engine
@@ -166,7 +167,7 @@ def published_figures(name: str):
     """
     import pandas as pd
 
-    _check(name, None)
+    name = _name(name)
     rows = {what: {**numbers, "source": source} for what, (source, numbers) in PUBLISHED[name].items()}
     table = pd.DataFrame.from_dict(rows, orient="index", columns=[METRICS[name], "KL", "edges", "AUC", "source"])
     return table.rename_axis("of").astype({"edges": "Int64"})
@@ -387,10 +388,16 @@ def _figures(name: str, found: Mapping) -> dict[str, object]:
     return figures
 
 
-def _check(name: str, methods: Sequence[str] | None) -> tuple[str, ...]:
-    if name not in MODELS:
+def _name(name: str) -> str:
+    """The name as it stands in ``MODELS``; tasks are called by Python's names too, "greater_than"."""
+    known = name.replace("_", "-") if isinstance(name, str) else name
+    if known not in MODELS:
         raise ValueError(f"name: expected one of {', '.join(MODELS)}, got {name!r}")
-    methods = USUAL_METHODS[name] if methods is None else tuple(methods)
+    return known
+
+
+def _check(name: str, methods: Sequence[str] | None) -> tuple[str, ...]:
+    methods = USUAL_METHODS[name] if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
     for method in methods:
         if method not in METHODS:
             raise ValueError(f"methods: expected some of {', '.join(METHODS)}, got {method!r}")

@@ -311,8 +311,11 @@ def _editor(model, clean: str, examples: dict[str, str], answer: str, wrong: lis
     which.value = mode
     button = ipw.Button(description="Patch every place", button_style="primary", layout=ipw.Layout(width="max-content"))
 
+    given = others.value
+
     def picture() -> str:
-        words = others.value.replace(",", " ").split()
+        # Words as they were given, as long as the reader leaves them: one may hold a space or a comma.
+        words = wrong if others.value == given else others.value.replace(",", " ").split()
         pair = _pair(model, clean_text.value, corrupted_text.value, right.value, words)
         return _patching_picture(model, pair, which.value)
 

@@ -134,7 +134,7 @@ COMMANDS = [
     (["export", "good.json", "--out", "x.csv", "--title", "t"], 2, "--title: is for"),
     # Scores.
     (["export", "good.json", "--out", "x.html", "--scores", "none.csv"], 2, "none.csv: can't be read"),
-    (["export", "good.json", "--out", "x.html", "--scores", "folder"], 2, "folder: can't be read"),
+    (["export", "good.json", "--out", "x.html", "--scores", "folder"], 2, "folder: expected a file"),
     (["export", "good.json", "--out", "x.html", "--scores", "s.csv"], 2, "s.csv: 1 edges, expected the 13"),
     (["export", "good.json", "--out", "x.html", "--scores", "nan.csv"], 2, "nan.csv, line 2: score: expected a finite number"),
     (["export", "good.json", "--out", "x.html", "--scores", "twice.csv"], 2, "twice.csv, line 3: edge 'embed→m0' is repeated"),
@@ -142,7 +142,7 @@ COMMANDS = [
     (["export", "good.json", "--out", "x.html", "--scores", "wide.csv"], 2, "wide.csv: not a CSV file (field larger"),
     (["export", "good.json", "--out", "x.html", "--scores", "header.csv"], 2, "header.csv, line 1: expected the columns edge and score"),
     (["export", "good.json", "--out", "x.html", "--scores", "empty"], 2, "empty, line 1: expected the columns"),
-    (["export", "good.json", "--out", "x.html", "--scores", "binary"], 2, "binary: not a CSV file"),
+    (["export", "good.json", "--out", "x.html", "--scores", "binary"], 2, "binary: not UTF-8 text"),
     # Tasks.
     ([*DISCOVER, "eap", "--top", "1", "--task", "none.jsonl"], 2, "none.jsonl: can't be read"),
     ([*DISCOVER, "eap", "--top", "1", "--task", "folder.jsonl"], 2, "folder.jsonl: "),

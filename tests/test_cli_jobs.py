@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -21,6 +24,8 @@ import circuitlib as cl
 from circuitlib.cli.export import read_scores
 from circuitlib.engine import Engine
 from circuitlib.evaluation.stability import of_prompts
+
+ROOT = Path(__file__).resolve().parents[1]
 
 EVALUATE = ["--model", "handmade-docstring", "--n", "6", "--quiet"]
 
@@ -289,7 +294,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, "docstring-4l", recipe)
     monkeypatch.setattr(data, "code_stream", lambda tokenizer: np.arange(5, 2000, dtype=np.uint16))
     bars = [Bar(**{**dict.fromkeys(field.name for field in dataclasses.fields(Bar)), "name": "a bar", "hard": True})]
-    monkeypatch.setattr("circuitlib.models.training.run.measured", lambda name, folder: bars)
+    monkeypatch.setattr("circuitlib.models.training.run.measured", lambda name, folder, seed=None: bars)
     monkeypatch.setattr(Bar, "met", True)
     return monkeypatch, card, Bar
 
@@ -298,7 +303,12 @@ def test_a_stopped_training_goes_on_and_ends_as_if_it_had_not_been_stopped(tiny,
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert run("train", "docstring-4l", "--out", str(whole), "--quiet").stdout == f"{whole / 'docstring-4l'}\n"
     first = run("train", "docstring-4l", "--out", str(stopped), "--stop-at", "5")
-    assert first.stdout == "" and "stopped after 5 steps" in first.stderr and not (stopped / "docstring-4l").exists()
+    assert (
+        first.stdout == ""
+        and "stopped" in first.stderr
+        and str(stopped) in first.stderr
+        and not (stopped / "docstring-4l").exists()
+    )
     run("train", "docstring-4l", "--out", str(stopped), "--quiet")
     weights = [load_file(folder / "docstring-4l" / "model.safetensors") for folder in (whole, stopped)]
     assert weights[0].keys() == weights[1].keys() and all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
@@ -380,3 +390,79 @@ def test_a_task_that_is_none_for_the_model_is_talked_about(tmp_path):
     assert run(*arguments, "--quiet").stderr == ""
     (tmp_path / "t.jsonl").write_text(json.dumps({**row, "answer": "01"}))
     assert "t.jsonl, line 1: answer: '01' is 2 tokens of this model" in fails(*arguments, code=2)
+
+
+# --- files that would be lost
+
+
+def test_no_file_is_read_and_replaced_by_one_command(scored, tmp_path):
+    before = (tmp_path / "c.json").read_text("utf8")
+    for arguments, said in (
+        (["export", str(tmp_path / "c.json"), "--out", f"{tmp_path}/./c.json"], "--out: .* is that of CIRCUIT too"),
+        (["export", str(tmp_path / "c.json"), "--scores", "s.csv", "--out", "s.csv"], "--scores: s.csv is that of --out too"),
+        (["discover", "--model", "handmade-or", "--method", "eap", "--top", "3", "--out", "x", "--scores", "x"], "--scores: x is that of --out too"),
+    ):  # fmt: skip
+        assert re.search(said, fails(*arguments, code=2))
+    assert (tmp_path / "c.json").read_text("utf8") == before
+
+
+def test_a_model_takes_the_place_of_nothing_but_a_model(tiny, tmp_path):
+    classroom, run_folder = tmp_path / "models", tmp_path / "run"
+    classroom.mkdir()
+    (classroom / "SHA256SUMS").write_text("")  # as a folder of downloaded models has
+    train = ["train", "docstring-4l", "--out", str(run_folder), "--to"]
+    assert "models is there and is no model's folder" in fails(*train, str(classroom), code=2)
+    for folder in (run_folder, tmp_path):
+        assert re.search("--to: .*(take the place of the run|no model's folder)", fails(*train, str(folder), code=2))
+    assert not run_folder.exists() and (classroom / "SHA256SUMS").exists()
+
+
+def test_a_run_that_is_stopped_between_two_checkpoints_keeps_its_steps(tiny, tmp_path):
+    from safetensors import safe_open
+
+    run("train", "docstring-4l", "--out", str(tmp_path), "--stop-at", "3", "--quiet")
+    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as file:
+        assert file.metadata()["step"] == "3"
+
+
+def test_a_result_is_utf_8_where_the_system_has_another_encoding(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "circuitlib.cli",
+        "discover",
+        "--model",
+        "handmade-or",
+        "--method",
+        "eap",
+        "--top",
+        "3",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+    assert done.returncode == 0 and "m0→logits" in done.stdout.decode("utf8"), done.stderr
+
+
+def test_a_reader_who_has_enough_is_no_error():
+    code = "import sys; from circuitlib.cli import app; sys.argv = ['circuitlib', 'models', '--json']; app()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        process.stdout.close()
+        assert process.wait(300) == 0 and process.stderr.read() == b""
+
+
+def test_a_page_of_a_large_circuit_and_of_one_with_positions(tmp_path):
+    graph = cl.Graph.from_shape(12, 12, True)
+    cl.random_circuit(graph, 2500).save(tmp_path / "large.json")
+    run("export", str(tmp_path / "large.json"), "--out", str(tmp_path / "large.html"))
+    positions = cl.Graph.from_shape(2, 2, False, n_pos=3)
+    cl.random_circuit(positions, 5).save(tmp_path / "positions.json")
+    said = fails("export", str(tmp_path / "positions.json"), "--out", str(tmp_path / "p.html"), code=2)
+    assert "CIRCUIT: has edges with positions" in said
+
+
+def test_a_character_that_no_xml_may_hold_makes_no_broken_file(tmp_path):
+    graph = cl.Graph.from_shape(1, 2, False)
+    cl.Circuit(graph, graph.edges[:3], task="a\x01b\x00").save(tmp_path / "c.json")
+    run("export", str(tmp_path / "c.json"), "--out", str(tmp_path / "c.graphml"))
+    assert "a\ufffdb\ufffd" in ET.fromstring((tmp_path / "c.graphml").read_text("utf8")).itertext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -50,3 +51,9 @@ def test_the_card_says_what_was_measured(bars):
     assert [float(x) for x in re.findall(number, written)] == pytest.approx(
         [float(x) for x in re.findall(number, measured)], abs=2e-3
     )
+
+
+def test_the_card_of_a_model_that_was_trained_again_speaks_of_that_one(tmp_path):
+    shutil.copytree(info("docstring-4l").folder, tmp_path / "mine")
+    text = card("docstring-4l", tmp_path / "mine", [], seed=7)
+    assert "seed 7." in text and 'load_model("PATH/TO/mine")' in text and "circuitlib train docstring-4l" in text

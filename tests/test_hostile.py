@@ -240,7 +240,7 @@ def test_a_graph_of_the_eap_ig_repository_may_not_either(content, said, tmp_path
     path = tmp_path / "g.json"
     path.write_text(json.dumps(foreign({"input->a0.h0<q>": EDGE})), "utf8")
     circuit, scores = Circuit.from_eap_ig(path)
-    assert [str(edge) for edge in circuit] == ["embed→a0.0.q"] and [*scores.values()] == [-1.0]
+    assert [str(edge) for edge in circuit] == ["embed→a0.0.q"] and [*scores.values()] == [1.0]
     path.write_text(json.dumps(content), "utf8")
     assert said in refused(path, Circuit.from_eap_ig)
     path.write_text(json.dumps(foreign({"input->a0.h0<q>": EDGE})).replace("1.0", "1e999"), "utf8")

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -185,7 +186,10 @@ def test_a_checkpoint_is_converted_once(folder, tmp_path, monkeypatch):
     first = cl.load_model("attn-only-4l").state_dict()
     (kept,) = (tmp_path / "cache").iterdir()
     checkpoint = files_of(folder, "attn-only-4l") / "model_final.pth"
-    assert kept.name == f"attn-only-4l-{hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:16]}.safetensors"
+    assert (
+        kept.name
+        == f"attn-only-4l-{hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:16]}-{metadata.version('transformer-lens')}.safetensors"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(torch, "load", lambda *args, **kwargs: pytest.fail("the pickle is read again"))
         again = cl.load_model("attn-only-4l").state_dict()

@@ -21,6 +21,7 @@ PACKAGE = ROOT / "circuitlib"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))
 
 ORDER = (
+    "files",
     "models",
     "tasks",
     "graph",

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -692,3 +693,23 @@ def test_comparisons_that_cannot_be_drawn():
         with pytest.raises(ValueError, match=re.escape(said)) as error:
             call()
         assert "\n" not in str(error.value)
+
+
+def test_curves_in_axes_of_ones_own_have_their_own_legend():
+    figure = Figure()
+    axes = figure.subplots(1, 2)
+    cl.plot_lines({"a": [1, 2, 3]}, ax=axes[0], marks={"here": 1})
+    cl.plot_lines({"a": [1, 2, 3], "_b": [3, 4, 5]}, ax=axes[1])
+    said = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
+    assert said == [["a"], ["a", "_b"]] and not figure.legends
+    alone = cl.plot_lines({"_loss": [1, 2, 3]})
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == ["_loss"]
+
+
+def test_a_curve_with_nothing_to_draw_and_axes_of_a_part_of_a_figure():
+    with pytest.raises(ValueError, match="^curve: expected at least one size above 0"):
+        cl.plot_faithfulness(Curve((0,), (0.0,), 10))
+    figure = Figure(layout="constrained")
+    part = figure.subfigures(1, 2)[0]
+    cl.plot_heads(torch.rand(2, 3), ax=part.subplots())
+    figure.canvas.draw()

@@ -398,7 +398,7 @@ def test_what_goes_wrong_in_a_cell_is_a_row():
     row = cell.attempt(Cell("handmade-and", "gate", "exact", top=1000, n=2))
     assert (row["status"], row["error"]) == (
         "failed",
-        "ValueError: k: expected an integer from 0 to 13, the edges of the graph, got 1000",
+        "ValueError: top: 1,000 edges asked for, handmade-and has 13",
     )
     assert row["cell_seconds"] > 0 and pd.isna(row["edges"])
     row = cell.attempt(Cell("handmade-and", "docstring", "exact", top=1))
@@ -578,12 +578,15 @@ def test_a_file_that_no_sweep_wrote_is_made_again(how, tmp_path):
 
 def test_what_a_cut_write_left_is_cleared_away(tmp_path):
     (tmp_path / "circuits").mkdir()
-    left = [tmp_path / "abc.json.123.tmp", tmp_path / "circuits" / "abc.json.123.tmp"]
-    for path in left:
+    begun = f"{'0a' * 12}.123.tmp.json"
+    left, others = (
+        [tmp_path / begun, tmp_path / "circuits" / begun],
+        [tmp_path / "c.123.tmp.json", tmp_path / "mine.tmp"],
+    )
+    for path in left + others:
         path.write_text("{", "utf8")
-    (tmp_path / "notes.txt").write_text("mine", "utf8")
     run_sweep({"grid": {**SMALL, "seed": 0}}, tmp_path, jobs=0)
-    assert not any(path.exists() for path in left) and (tmp_path / "notes.txt").read_text("utf8") == "mine"
+    assert not any(path.exists() for path in left) and all(path.exists() for path in others)
 
 
 # --- failures
@@ -596,12 +599,12 @@ def test_a_cell_that_fails_is_recorded_and_the_others_go_on(tmp_path, monkeypatc
     grid_file, out = toml_file(tmp_path, **FAILING), tmp_path / "t.csv"
     message = fails(grid_file, "--out", out, "--jobs", "0", "--quiet", code=1)
     assert message == (
-        "error: 2 of 4 cells failed; the first said: ValueError: k: expected an integer from 0 to 13, the edges of the graph, "
-        "got 500; --retry-failed runs them again"
+        "error: 2 of 4 cells failed; the first said: ValueError: top: 500 edges asked for, handmade-and has 13; "
+        "--retry-failed runs them again"
     )
     table = pd.read_csv(out)
     assert table["status"].tolist() == ["done", "failed", "done", "failed"]
-    assert table["error"][3].endswith("got 600") and table["edges"].tolist()[::2] == [2, 3]
+    assert table["error"][3].startswith("ValueError: top: 600 edges") and table["edges"].tolist()[::2] == [2, 3]
 
     ran = []
     real = workers.attempt
@@ -645,7 +648,7 @@ def test_a_table_that_can_t_be_written_leaves_the_old_one(tmp_path, monkeypatch)
     real = Path.write_bytes
 
     def full(path, content):
-        if path.name.startswith("t.csv"):
+        if path.name.startswith("t.") and path.suffix == ".csv":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path, content)
 

@@ -685,3 +685,13 @@ def test_every_handout_prints_on_one_page_of_a4(dist, tmp_path):
 def test_make_workshop_is_this_tool():
     done = subprocess.run(["make", "-n", "workshop"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "book/tools/workshop.py" in done.stdout
+
+
+def test_a_folder_that_is_no_workshop_is_left_alone(tmp_path, capsys):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    assert tool.main(["--to", str(tmp_path / "mine"), "--site", str(tmp_path / "site")]) == 2
+    assert "is no workshop's folder" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "mine"

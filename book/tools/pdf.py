@@ -16,11 +16,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -155,11 +157,12 @@ def write(to: Path, site: Path = SITE, root: Path = ROOT, only: Sequence[str] = 
     pages = [page for page in read_pages(root) if not only or page.name in only]
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.part")
-    folder = to.with_name("printing")  # beside the result: a Chromium from a snap can't see /tmp
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(
+        tempfile.mkdtemp(prefix="printing-", dir=to.parent)
+    )  # beside it: a Chromium from a snap can't see /tmp
     try:
         copied, scratch = folder / "site", folder / "printed"
-        shutil.copytree(site, copied)
+        shutil.copytree(site, copied, ignore=shutil.ignore_patterns(folder.name))
         scratch.mkdir()
         for page in pages:
             read_headings(copied, page)
@@ -241,7 +244,7 @@ def resolve(base: str, address: str, site: Path) -> tuple[str, str]:
     parts = urlsplit(urljoin(base, address))
     if parts.scheme != "file":
         return "", ""
-    path = Path(unquote(parts.path))
+    path = Path(url2pathname(parts.path))
     if path.suffix != ".html" or not path.is_relative_to(site):
         return "", ""
     return path.relative_to(site).with_suffix("").as_posix(), unquote(parts.fragment)

@@ -303,11 +303,13 @@ def write(to: Path, site: Path = SITE, root: Path = ROOT) -> None:
 
     Raises:
         FileNotFoundError: ``site`` holds no built book.
-        ValueError: a chapter that lacks something.
+        ValueError: a chapter that lacks something, or ``to`` is another folder.
         subprocess.CalledProcessError: the wheel could not be built; the log is its ``output``.
     """
     if not (site / "index.html").exists():
         raise FileNotFoundError(f"{site} holds no built book: run 'make book' first")
+    if to.exists() and not ((to / "START_HERE.md").is_file() and (to / "learner").is_dir()):
+        raise ValueError(f"--to: {to} is there and is no workshop's folder; expected a new one")
     to.parent.mkdir(parents=True, exist_ok=True)
     recover(to)
     new = _beside(to, "new")

@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from ..files import write_text
+
 CHECK_FAILED, UNUSABLE, MISSING, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -58,6 +60,9 @@ def answers(command: Callable) -> Callable:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             stop("interrupted", INTERRUPTED)
+        except BrokenPipeError:  # whoever read the result has enough of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
         except (OSError, ImportError, MemoryError) as error:  # first: some errors of the Hub are ValueErrors as well
             stop(error, MISSING)
         except ValueError as error:
@@ -118,21 +123,21 @@ def results_apart() -> Iterator[None]:
 def emit(text: str, out: Path | None) -> None:
     """The result, to stdout or to a file; the old file stays until the new one is whole."""
     if out is None:
-        print(text.rstrip("\n"))
-        return
-    with whole(out) as temporary:
-        temporary.write_text(text.rstrip("\n") + "\n", "utf8")
+        if not sys.stdout.isatty() and hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(encoding="utf-8")  # a file or another program: the same bytes on every system
+        print(text.rstrip("\n"), flush=True)
+    else:
+        write_text(out, text.rstrip("\n") + "\n")
 
 
-@contextlib.contextmanager
-def whole(out: Path) -> Iterator[Path]:
-    """A file to write to that takes the place of ``out`` in the end, or goes if something goes wrong."""
-    temporary = out.with_name(f"{out.stem}.{os.getpid()}.tmp{out.suffix}")
-    try:
-        yield temporary
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
+def check_apart(**paths: Path | None) -> None:
+    """No two options may name one file: the second result would take the place of the first, or of what was read."""
+    seen: dict[str, str] = {}
+    for name, path in paths.items():
+        if path is not None:
+            option = name if name.isupper() else f"--{name}"
+            if (other := seen.setdefault(os.path.realpath(path), option)) != option:
+                raise ValueError(f"{option}: {path} is that of {other} too; expected two files")
 
 
 def say(text: str, quiet: bool) -> None:

@@ -85,7 +85,7 @@ def compare(
     if as_json or (out is not None and out.suffix == ".json"):
         common.emit(table.to_json(orient="records", indent=1), out)
     elif out is not None:
-        common.emit(table.to_csv(index=False), out)
+        common.emit(table.to_csv(index=False, lineterminator="\n"), out)
     else:
         shown = table[["task", "method", "metric", "seed", *SHOWN]]
         common.emit(shown.to_string(index=False, float_format="{:.3g}".format, na_rep=""), None)

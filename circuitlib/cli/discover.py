@@ -51,6 +51,7 @@ def discover(
     """
     _check_choice(method, top, threshold, steps, scores, checkpoint)
     common.check_finite(threshold=threshold, min_faithfulness=min_faithfulness)
+    common.check_apart(out=out, scores=scores, checkpoint=checkpoint)
     for path in (scores, out, checkpoint):
         common.check_place(path)
     setting = common.Setting(model, task, corruption, n, seed, ablation, direction, device, quiet)
@@ -67,7 +68,7 @@ def discover(
         if method is not Method.acdc:
             scored, found = found, found.top(top) if top is not None else found.above(threshold)
             if scores is not None:
-                common.emit(scored.to_pandas().to_csv(), scores)
+                common.emit(scored.to_pandas().to_csv(lineterminator="\n"), scores)
         faithful = common.report(engine, found, quiet)
     common.emit(found.to_json(), out)
     common.check_faithful(faithful, min_faithfulness)

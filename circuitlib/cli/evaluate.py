@@ -66,7 +66,7 @@ def evaluate(
     if as_json or (out is not None and out.suffix == ".json"):
         common.emit(table.reset_index().to_json(orient="records", indent=1), out)
     elif out is not None:
-        common.emit(table.to_csv(), out)
+        common.emit(table.to_csv(lineterminator="\n"), out)
     else:
         common.emit(_shown(table), None)
     common.check_faithful(float(table["faithfulness"].min()), min_faithfulness)

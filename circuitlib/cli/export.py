@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..files import read_text, whole
 from . import common
 
 FORMATS = {
@@ -63,6 +65,7 @@ def export(
             raise ValueError("--scores, --truth, --title: are about a circuit; expected none of them with --model")
         _export_model(model, out)
     else:
+        common.check_apart(CIRCUIT=circuit, out=out, scores=scores)
         _check(out, scores, truth, title)
         _export_circuit(circuit, out, scores, truth, title)
     common.say(f"written: {out}", quiet)
@@ -101,14 +104,10 @@ def read_scores(path: Path, graph) -> dict:
     Raises:
         ValueError: the file is not such a table; one line that names the file, the line and what is wrong.
     """
+    text = read_text(path, MAX_SCORES_BYTES)
     try:
-        if (size := path.stat().st_size) > MAX_SCORES_BYTES:
-            raise ValueError(f"{path}: {size} bytes, expected at most {MAX_SCORES_BYTES}")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _scores_of(path, csv.DictReader(file), graph)
-    except OSError as error:
-        raise ValueError(f"{path}: can't be read ({error.strerror or type(error).__name__})") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+        return _scores_of(path, csv.DictReader(io.StringIO(text, newline="")), graph)
+    except csv.Error as error:
         raise ValueError(f"{path}: not a CSV file ({error})") from None
 
 
@@ -148,18 +147,18 @@ def _csv(circuit, scores: dict) -> str:
 
     rows = [{"edge": str(edge), "sender": edge.sender, "receiver": edge.receiver, "position": edge.position, "score": scores.get(edge)} for edge in circuit]  # fmt: skip
     columns = ["edge", "sender", "receiver", *["position"] * circuit.graph.per_position, *["score"] * bool(scores)]
-    return pd.DataFrame(rows, columns=columns).to_csv(index=False)
+    return pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n")
 
 
 def _graphml(circuit, scores: dict) -> str:
-    import networkx
+    from ..graph import graphml
 
     graph = circuit.to_networkx()
     if scores:
         names = {str(edge): score for edge, score in scores.items()}
         for _, _, key, content in graph.edges(keys=True, data=True):
             content["score"] = names[key]
-    return "\n".join(networkx.generate_graphml(graph))
+    return graphml(graph)
 
 
 def _dot(circuit, scores: dict) -> str:
@@ -176,10 +175,13 @@ def _dot(circuit, scores: dict) -> str:
 
 
 def _page(circuit, scores: dict | None, truth, title: str | None) -> str:
-    from ..explorer import explore
+    from ..explorer import MOST, explore
 
+    if circuit.graph.per_position:
+        raise ValueError("CIRCUIT: has edges with positions; a page to explore needs one without")
+    most = max(MOST, len(circuit))
     if scores is None:
-        return explore(circuit, truth, title=title, size=len(circuit)).page
+        return explore(circuit, truth, title=title, size=len(circuit), most=most).page
     import torch
 
     from ..discovery import EdgeScores
@@ -191,7 +193,7 @@ def _page(circuit, scores: dict | None, truth, title: str | None) -> str:
         "scores": EdgeScores(circuit.graph, values, "scores", task=circuit.task, ablation=circuit.ablation),
         "circuit": circuit,
     }
-    return explore(named, truth, title=title, size=len(circuit)).page
+    return explore(named, truth, title=title, size=len(circuit), most=most).page
 
 
 def _picture(circuit, scores: dict | None, title: str | None, out: Path) -> None:
@@ -204,7 +206,7 @@ def _picture(circuit, scores: dict | None, title: str | None, out: Path) -> None
 
     figure = plot_circuit(circuit, scores, title)
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix, {})
-    with common.whole(out) as temporary:
+    with whole(out) as temporary:
         figure.savefig(temporary, metadata=undated)
 
 
@@ -217,7 +219,7 @@ def _eap_ig(circuit, scores: dict | None, out: Path) -> None:
         raise ValueError(
             f"CIRCUIT: the EAP-IG format records a model's width, and {circuit.graph!r} is of no model of the book"
         )
-    with common.whole(out) as temporary:
+    with whole(out) as temporary:
         circuit.to_eap_ig(temporary, scores, d_model=next(iter(widths), None))
 
 

@@ -10,6 +10,8 @@ import typer
 
 from . import common
 
+OF_A_MODEL = ("config.json", "model.safetensors", "SHA256SUMS")
+
 
 class Trained(StrEnum):
     docstring = "docstring-4l"
@@ -37,7 +39,7 @@ def train(
 
     Example: circuitlib train docstring-4l --out run
     """
-    from ..models.training.run import make, measured
+    from ..models.training.run import make, measured, seed_of
 
     run = Path("training") / model if out is None else out
     folder = run / str(model) if to is None else to
@@ -45,9 +47,10 @@ def train(
     with common.results_apart():
         finished = make(str(model), run, folder, seed=seed, stop_at=stop_at, say=lambda text: common.say(text, quiet))
         if not finished:
-            common.say(f"stopped after {stop_at:,} steps; the same command without --stop-at goes on", quiet)
+            common.say(f"stopped; {run} holds what is done, and the same command without --stop-at goes on", quiet)
             return
-        missed = [bar.name for bar in measured(str(model), folder) if bar.hard and not bar.met]
+        bars = measured(str(model), folder, seed=seed_of(run))
+        missed = [bar.name for bar in bars if bar.hard and not bar.met]
     common.emit(str(folder), None)
     if missed:
         common.stop(f"{len(missed)} bars are not met: {'; '.join(missed)}", common.CHECK_FAILED)
@@ -59,8 +62,12 @@ def _check(run: Path, folder: Path) -> None:
 
     if run.exists() and not run.is_dir():
         raise ValueError(f"--out: expected a folder, {run} is a file")
-    if folder.exists() and not (folder / "SHA256SUMS").is_file():
+    if folder.exists() and not all((folder / name).is_file() for name in OF_A_MODEL):
         raise ValueError(f"--to: {folder} is there and is no model's folder; expected a new one")
+    if run.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"--to: the model would take the place of the run in {run}; expected another folder, or one in it"
+        )
     for path in (run, folder):
         if path.resolve().is_relative_to(SHIPPED.resolve()):
             raise ValueError(f"{path}: is in the package, whose models are never changed; expected another folder")

@@ -153,7 +153,8 @@ function readStops(methods, data) {
     for (let k = 0; k < data.most; k = k < FEW ? k + 1 : Math.ceil(k * 1.04)) sizes.add(k);
     for (const k of [data.most, data.size, data.truth ? data.truth.length : 0]) sizes.add(k);
   }
-  return [...sizes].filter((k) => k <= data.most).sort((a, b) => a - b).map((k) => ({ k }));
+  const known = rankings.length ? data.most : Infinity; // of a ranking no more edges are known; circuits are known whole
+  return [...sizes].filter((k) => k <= known).sort((a, b) => a - b).map((k) => ({ k }));
 }
 
 // --- where things are
@@ -432,7 +433,8 @@ function makeChart(methods, stops, data, go) {
 
   // A size between two stops lies between their places.
   function at(k) {
-    const i = Math.max(0, stops.findIndex((stop) => stop.k >= k));
+    const i = stops.findIndex((stop) => stop.k >= k);
+    if (i < 0) return stops.length - 1;
     return i && i - (stops[i].k - k) / (stops[i].k - stops[i - 1].k || 1);
   }
 

@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from .errors import Missing, NoNetwork
@@ -110,14 +111,15 @@ def legacy_weights(entry: ModelInfo, folder: Path, config) -> dict:
     """The checkpoint's weights under the names that a native model has; converted once, then read from a cache.
 
     A checkpoint is a pickle, which may run code when it is read; ``weights_only`` lets it hold tensors alone. What is kept is
-    a safetensors file, named by the checkpoint's hash.
+    a safetensors file, named by the checkpoint's hash and by the version of TransformerLens, which may name weights anew.
     """
     import torch
     from safetensors.torch import load_file
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint
 
     checkpoint = next(folder.glob(NEEDED["legacy"][1]))
-    kept = cache_folder() / f"{entry.name}-{sha256(checkpoint)[:16]}.safetensors"
+    converter = metadata.version("transformer-lens").partition("+")[0]
+    kept = cache_folder() / f"{entry.name}-{sha256(checkpoint)[:16]}-{converter}.safetensors"
     if kept.exists():
         try:
             return load_file(kept)
@@ -256,7 +258,7 @@ def download_models(names: Iterable[str], folder: str | Path) -> Path:
         ValueError: a name that is no model of the Hub.
         Missing: the Hub can't be reached, or a download broke off.
     """
-    entries = [info(name) for name in names]
+    entries = [info(name) for name in ([names] if isinstance(names, str) else names)]
     for entry in entries:
         if entry.repo is None:
             raise ValueError(f"names: {entry.name!r} is not a model of the Hub, so there is nothing to download")

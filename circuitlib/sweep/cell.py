@@ -35,9 +35,8 @@ PROVENANCE = ("circuitlib", "torch", "transformer_lens", "code", "weights")
 CLOCK = ("seconds", "cell_seconds")  # what is never the same twice
 
 ERROR_LENGTH = 300
-_one_at_a_time = (
-    threading.Lock()
-)  # a process may have several threads that run cells, and torch has one number of threads
+# A process may have several threads that run cells, and torch has one number of threads.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -310,6 +309,8 @@ def _method(name: str, steps: int | None, threshold: float | None) -> Callable:
 
 def _chosen(scores, cell: Cell):
     """The circuit of the best edges, as ``circuitlib discover`` chooses it."""
+    if cell.top is not None and cell.top > scores.graph.n_edges:
+        raise ValueError(f"top: {cell.top:,} edges asked for, {cell.model} has {scores.graph.n_edges:,}")
     return scores.above(cell.threshold) if cell.top is None else scores.top(cell.top)
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ..files import read_text
 from ..models.folder import fingerprint
 from ..models.registry import REGISTRY, info
 from .cell import Cell, weights_of
@@ -143,23 +143,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not valid TOML (nested too deep)") from None
     except ValueError as error:
         raise ValueError(f"{path}: not valid TOML ({error})") from None
-
-
-def read_text(path: Path, most: int) -> str:
-    """The text of an ordinary file of at most ``most`` bytes; a ValueError if it can't be had."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError(f"{path}: expected a file")
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise ValueError(f"{path}: can't be read ({error.strerror or type(error).__name__})") from None
-    if len(content) > most:
-        raise ValueError(f"{path}: more than {most:,} bytes, expected at most that")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: not UTF-8 text") from None
 
 
 class _Reader:

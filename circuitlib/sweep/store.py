@@ -10,20 +10,22 @@ import contextlib
 import io
 import json
 import math
-import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..files import read_text, whole
 from ..models.errors import Missing
 from .cell import CLOCK, MEASURED, PARAMETERS, PROVENANCE, Cell, blank
-from .grid import Plan, read_text
+from .grid import Plan
 
 FORMAT = "circuitlib sweep cell"
 MAX_CELL_BYTES = 64 * 1024
 SUFFIXES = (".csv", ".parquet")
+BEGUN = re.compile(r"[0-9a-f]{24}\.[0-9]+\.tmp\.json")  # what ``whole`` writes to, and nobody else's file
 STATES = ("done", "refused", "failed")
 COLUMNS = (*PARAMETERS, "status", "error", *MEASURED, "circuit", *PROVENANCE, "cell", "config", *CLOCK)
 WHOLE = ("top", "steps", "n", "seed", "threads", "edges", "edges_pruned", "heads", "forwards", "backwards")
@@ -63,9 +65,10 @@ class Store:
 
     def _clean(self) -> None:
         """Away with what a write left that was cut short."""
-        for left in (*self.folder.glob("*.tmp"), *self.folder.glob("circuits/*.tmp")):
-            with contextlib.suppress(OSError):
-                left.unlink()
+        for left in (*self.folder.iterdir(), *(self.folder / "circuits").iterdir()):
+            if BEGUN.fullmatch(left.name):
+                with contextlib.suppress(OSError):
+                    left.unlink()
 
     def save(self, cell: Cell, row: Mapping[str, Any], circuits: bool) -> None:
         """Keep a row; before it its circuit, so that a row that is there has one.
@@ -158,15 +161,11 @@ def write_table(table, path: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file; an interrupted write leaves the old one. An OSError says in one line which file and why."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        with whole(path) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise OSError(f"{path}: can't be written ({error.strerror or type(error).__name__})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

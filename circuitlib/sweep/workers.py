@@ -143,9 +143,8 @@ def on_cluster(cells: Sequence[Cell], files: Files, scheduler: str) -> Rows:
                     yield cell, row
                 if waiting:
                     finished.add(submit(waiting.popleft()))
-            for (
-                cell
-            ) in suspects:  # each alone: Dask blames all that a dead worker was to run, and only one of them killed it
+            # Each alone: Dask blames all that a dead worker was to run, and only one of them killed it.
+            for cell in suspects:
                 yield cell, _row_of(future := submit(cell), scheduler) or failed(cell, LOST)
                 del running[future]
         finally:

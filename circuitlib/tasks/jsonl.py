@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ..files import read_bytes
 from .base import METRICS, Task
 from .tokens import device_of, encode, ends_at
 
@@ -87,12 +88,7 @@ def save_task(model, task: Task, path: str | Path) -> None:
 
 def _rows(path: Path) -> list[tuple[int, dict]]:
     """Every line that is not blank, with its number: a JSON object."""
-    try:
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:
-            raise ValueError(f"{path}: {size} bytes, expected at most {MAX_FILE_BYTES}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: can't be read ({error.strerror or type(error).__name__})") from None
+    content = read_bytes(path, MAX_FILE_BYTES)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

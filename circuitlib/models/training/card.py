@@ -12,7 +12,7 @@ from .recipes import RECIPES, STORY_HEADS
 from .story_bars import story_bars
 
 
-def write_card(name: str, folder: Path) -> list[Bar]:
+def write_card(name: str, folder: Path, seed: int | None = None) -> list[Bar]:
     """Measure the model in ``folder`` and write ``README.md`` beside it; returns the bars."""
     from ..load import load_shipped
     from ..registry import info
@@ -20,22 +20,26 @@ def write_card(name: str, folder: Path) -> list[Bar]:
     model = load_shipped(info(name), folder).eval()
     model.circuitlib_name = name
     bars = BARS[name](model)
-    (folder / "README.md").write_text(card(name, folder, bars), "utf8")
+    (folder / "README.md").write_text(card(name, folder, bars, seed), "utf8")
     return bars
 
 
-def card(name: str, folder: Path, bars: list[Bar]) -> str:
+def card(name: str, folder: Path, bars: list[Bar], seed: int | None = None) -> str:
     """The text of the card."""
+    from ..registry import info
+
     config = json.loads((folder / "config.json").read_text("utf8"))
     log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text("utf8").splitlines()]
     recipe = RECIPES[name]
     hard, aims = [bar for bar in bars if bar.hard], [bar for bar in bars if not bar.hard]
     missed = [bar for bar in hard if not bar.met]
     what, *how = PARTS[name](recipe, config, log)
+    source = name if folder.resolve() == info(name).folder.resolve() else f"PATH/TO/{folder.name}"
+    by = f"`circuitlib train {name}`" if source != name else f"`python -m circuitlib.models.training {name}`"
     parts = [
         f"# {name}",
-        f'{what} Load it with `circuitlib.load_model("{name}")`.',
-        f"This file is written by `python -m circuitlib.models.training {name}`; every number in it is measured.",
+        f'{what} Load it with `circuitlib.load_model("{source}")`.',
+        f"This file is written by {by}; every number in it is measured.",
         "## What it must show",
         _table(hard),
         "All of these are met."
@@ -44,7 +48,7 @@ def card(name: str, folder: Path, bars: list[Bar]) -> str:
         "## What was aimed at",
         _table(aims),
         "## How it was trained",
-        f"{recipe.steps} steps with AdamW, seed {recipe.seed}. `{folder.name}/training_log.jsonl` has losses, accuracy and all "
+        f"{recipe.steps} steps with AdamW, seed {recipe.seed if seed is None else seed}. `{folder.name}/training_log.jsonl` has losses, accuracy and all "
         f"head scores every {recipe.log_every} steps.",
         *how,
     ]

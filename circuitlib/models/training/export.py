@@ -29,9 +29,15 @@ def export(recipe: Recipe, tokenizer, run: Path, folder: Path) -> None:
         tokenizer.save_pretrained(new)
         shutil.copy(run / "log.jsonl", new / "training_log.jsonl")
         write_hashes(new)
+        old = Path(scratch) / "old"
         if folder.exists():
-            folder.rename(Path(scratch) / "old")
-        os.replace(new, folder)
+            folder.rename(old)
+        try:
+            os.replace(new, folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
 
 
 def write_native(recipe: Recipe, tokenizer, weights: dict[str, Tensor], folder: Path) -> None:

@@ -46,11 +46,16 @@ def make(
     return True
 
 
-def measured(name: str, folder: Path) -> list:
-    """Measure the model in ``folder``, write its card, and return the bars."""
+def measured(name: str, folder: Path, seed: int | None = None) -> list:
+    """Measure the model in ``folder``, write its card, and return the bars. ``seed``: if it is not that of the shipped model."""
     from .card import write_card
 
-    return write_card(name, folder)
+    return write_card(name, folder, seed)
+
+
+def seed_of(run: Path) -> int:
+    """The seed that a run was begun with."""
+    return int((run / "seed").read_text("utf8"))
 
 
 def _check_seed(run: Path, seed: int) -> None:

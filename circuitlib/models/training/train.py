@@ -57,9 +57,8 @@ class Stage:
     gates: str = "off"
     open_cost: float = 0.0  # per expected open gate; rises from 0 over the stage
     doubled_from: int | None = None  # the step of the stage from which the cost is twice as high
-    most_open: tuple[int, ...] | None = (
-        None  # with fixed gates: how many stay open at most, by log alpha, for each gated text
-    )
+    # With fixed gates: how many stay open at most, by log alpha, for each gated text.
+    most_open: tuple[int, ...] | None = None
     two_runs: bool = False
     from_corrupted: bool = False
     warmup: int = 0
@@ -113,7 +112,8 @@ def train(
     )
     start = restore(folder, model, log_alpha, optimizer)
     began = time.time()
-    for step in range(start, min(stop_at or recipe.steps, recipe.steps)):
+    end = min(stop_at or recipe.steps, recipe.steps)
+    for step in range(start, end):
         stage, at = recipe.at(step)
         lr = stage.lr[0] + (stage.lr[1] - stage.lr[0]) * at / stage.steps
         optimizer.param_groups[0]["lr"] = lr * min(1.0, (at + 1) / (stage.warmup + 1))
@@ -128,6 +128,8 @@ def train(
             save(folder, step + 1, model, log_alpha, optimizer)
             with (folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(row) + "\n")
+        elif step + 1 == end:
+            save(folder, step + 1, model, log_alpha, optimizer)
     return model
 
 
