@@ -505,7 +505,10 @@ def _range(requirement) -> str:
 
 def _pip(*arguments: str) -> str:
     quoted = (f'"{argument}"' if re.search(r"[<>=!~]", argument) else argument for argument in arguments)
-    return f"python -m pip install {' '.join(quoted)}"
+    python = (
+        f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    )  # and not whichever comes first on the path
+    return f"{python} -m pip install {' '.join(quoted)}"
 
 
 def _installed(name: str) -> bool:

@@ -501,6 +501,7 @@ def test_without_scripts_the_table_stands_there(show):
 
 SMALL, ONE, GPT2 = (cl.Graph.from_shape(*shape) for shape in ((2, 3, True), (1, 1, False), (12, 12, True)))
 ZEROS, EMPTY = cl.EdgeScores(SMALL, torch.zeros(SMALL.edge_mask.shape)), cl.Circuit(SMALL, ())
+SMALLER = cl.explore({"a": sweep(SMALL, (3, 9)), "b": sweep(SMALL, (6,))}, cl.random_circuit(SMALL, 30), curve={"a": Curve((3, 9), (0.2, 0.7), 75)})  # fmt: skip
 UNUSUAL = {
     "zero scores": lambda: cl.explore(ZEROS, cl.Circuit(SMALL, ["a0.0→logits"]), curve=Curve((75,), (1.0,), 75)),
     "no edge": lambda: cl.explore(EMPTY, EMPTY),
@@ -513,6 +514,12 @@ UNUSUAL = {
     "two rows of circuits": lambda: cl.explore({"a": sweep(SMALL, (0, 9)), "b": sweep(SMALL, (3,))}, EMPTY),
     "beyond 0 and 1": lambda: cl.explore(random_scores(SMALL, 1), curve=Curve((5, 9), (-30.0, 40.0), 75)),
     "GPT-2's shape": lambda: cl.explore({"a": random_scores(GPT2, 1), "b": sweep(GPT2)}, cl.random_circuit(GPT2, 30)),
+    "circuits that are all smaller than the truth": lambda: SMALLER,
+    "circuits of more edges than a ranking may have": lambda: cl.explore(
+        {"a": [cl.random_circuit(SMALL, 40)], "b": [cl.random_circuit(SMALL, 45)]},
+        cl.random_circuit(SMALL, 60),
+        most=30,
+    ),
     "six methods": lambda: cl.explore({str(i): random_scores(SMALL, i) for i in range(6)}),
 }
 
@@ -531,6 +538,13 @@ def test_what_is_unusual_does_not_break_it(show, name, width):
     assert "Infinity" not in root(page).inner_text()
     assert "NaN" not in root(page).evaluate("root => root.innerHTML")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_what_is_larger_than_every_circuit_stands_at_the_right_end(show):
+    page = show(SMALLER.page)
+    dot, chart = page.locator(".chart circle").last, page.locator(".chart")
+    assert page.get_by_label("Edges kept, exactly").input_value() == "30"
+    assert float(dot.get_attribute("cx")) > 0.9 * float(chart.get_attribute("width"))
 
 
 def test_of_a_large_graph_it_says_that_not_all_is_here(show):
