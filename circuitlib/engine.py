@@ -161,12 +161,13 @@ class Engine:
 
     def masks(self, circuits: Circuit | Sequence[Circuit]) -> Bool[Tensor, "c receiver sender"]:
         """The masks of the circuits, stacked; a ValueError if one is not of this engine's graph."""
-        circuits = [circuits] if isinstance(circuits, Circuit) else list(circuits)
+        circuits = [circuits] if isinstance(circuits, Circuit) or hasattr(circuits, "top") else list(circuits)
         if not circuits:
             raise ValueError("circuits: expected at least one circuit")
         for circuit in circuits:
             if not isinstance(circuit, Circuit):
-                raise ValueError(f"circuit: expected a Circuit, got {type(circuit).__name__}")
+                hint = "; take its top(k) or above(threshold)" if hasattr(circuit, "top") else ""
+                raise ValueError(f"circuit: expected a Circuit, got {type(circuit).__name__}{hint}")
             graph = self.graph_with_positions if circuit.graph.per_position else self.graph
             if circuit.graph != graph:
                 raise ValueError(f"circuit: expected one of {graph!r}, got one of {circuit.graph!r}")
@@ -177,7 +178,7 @@ class Engine:
     def measure(
         self, metric: str | Metric | None = None
     ) -> Callable[[Float[Tensor, "c n k d_vocab"]], Float[Tensor, "c n"]]:
-        """The metric as a function of the logits of a batch of circuits, checked for shape and NaN."""
+        """The metric as a function of the logits of a batch of circuits, checked for shape, NaN and infinity."""
         if metric == "kl":
             one = self._negative_kl
         elif metric is None or callable(metric):
@@ -949,6 +950,13 @@ def _check_finite(weights: Weights) -> None:
             raise ValueError(f"model: expected finite weights, found NaN or infinity in the {where}")
 
 
+def check_engine(engine) -> Engine:
+    """``engine``; a ValueError if it is something else, such as a model."""
+    if not isinstance(engine, Engine):
+        raise ValueError(f"engine: expected an Engine, such as cl.Engine(model, task), got {type(engine).__name__}")
+    return engine
+
+
 def _check_task(task: Task, weights: Weights) -> None:
     if not isinstance(task, Task):
         raise ValueError(f"task: expected a Task, got {type(task).__name__}")
@@ -957,6 +965,9 @@ def _check_task(task: Task, weights: Weights) -> None:
         if odd is None or len(odd):
             got = tokens.dtype if odd is None else f"{int(tokens[tuple(odd[0])])} in prompt {int(odd[0, 0])}"
             raise ValueError(f"task.{name}: expected token ids from 0 to {len(weights.W_E) - 1}, got {got}")
+    for name, ids in (("answers", task.answers), ("distractors", task.distractors)):
+        if ids.numel() and int(ids.max()) >= len(weights.W_E):
+            raise ValueError(f"task.{name}: expected token ids from 0 to {len(weights.W_E) - 1}, got {int(ids.max())}")
     if task.clean.shape[1] > len(weights.W_pos):
         raise ValueError(
             f"task: prompts have {task.clean.shape[1]} tokens, expected at most the model's {len(weights.W_pos)}"
@@ -965,6 +976,10 @@ def _check_task(task: Task, weights: Weights) -> None:
 
 def _check_agreement(model, weights: Weights, tokens: Int[Tensor, "1 pos"]) -> None:
     """Run one prompt both ways: weights that were read wrongly would make every later number wrong in silence."""
+    if weights.W_E.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"model: expected weights in float32 or float64, got {weights.W_E.dtype}; make it model.float()"
+        )
     theirs = model(tokens)
     ours = unembed(weights, Reference.of(weights, write_all(weights, embed(weights, tokens))).residual[-1])
     difference = float((theirs - ours).abs().max())
@@ -982,8 +997,11 @@ def _checked(values: Tensor, n: int) -> Float[Tensor, "n"]:
     if not isinstance(values, Tensor) or values.shape != (n,):
         found = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"metric: expected one number for each of {n} prompts, shape [{n}], got {found}")
-    if bool(values.isnan().any()):
-        raise ValueError(f"metric: expected numbers, got NaN for prompt {int(values.isnan().nonzero()[0])}")
+    if not values.is_floating_point():
+        values = values.float()  # such as True where the answer is right
+    if not bool(values.isfinite().all()):
+        i = int((~values.isfinite()).nonzero()[0])
+        raise ValueError(f"metric: expected finite numbers, got {float(values[i])} for prompt {i}")
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ def whole(path: str | Path) -> Iterator[Path]:
     if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
         yield path
         return
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(path))
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary

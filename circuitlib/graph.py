@@ -8,6 +8,7 @@ An *edge* joins a sender to a receiver downstream of it; a *circuit* is a set of
 from __future__ import annotations
 
 import json
+import numbers
 import random
 import re
 import stat
@@ -298,6 +299,10 @@ class Circuit:
         edges: any iterable of edges, or of text like ``a0.5→a1.4.v``; repeats count once.
         task: the task, or its name.
         ablation: "corrupted", "zero" or "mean".
+
+    Attributes:
+        conditions: what else the claim rests on, such as the corruption, the direction and the prompts: name → text. Kept in the
+            circuit's file; circuits that differ in nothing else are equal.
     """
 
     def __init__(self, graph: Graph, edges: Iterable[Edge | str], task=None, ablation: str | None = None):
@@ -311,6 +316,7 @@ class Circuit:
         self.edges: tuple[Edge, ...] = tuple(sorted({graph.edge(edge) for edge in edges}, key=lambda edge: edge._order))
         self.task: str | None = getattr(task, "name", task)
         self.ablation = ablation
+        self.conditions: dict[str, str] = {}
 
     @classmethod
     def from_mask(
@@ -378,6 +384,9 @@ class Circuit:
     def prune(self) -> Circuit:
         """Only the edges that lie on a path from ``embed`` to ``logits``.
 
+        What is dropped changes nothing under corrupted ablation and under denoising. Under zero and mean ablation it may: there
+        a node that nothing reaches still writes something other than what stands in for it.
+
         A head passes on what reaches any of its q, k and v inputs. With positions, what its k or v input reads at p
         reaches what the head writes at p and after; its q input and all else stay at their position.
         """
@@ -400,6 +409,8 @@ class Circuit:
             "n_pos": self.graph.n_pos,
         }
         content = {"format": FORMAT, "version": 1, "graph": graph, "task": self.task, "ablation": self.ablation}
+        if self.conditions:
+            content["conditions"] = self.conditions
         return json.dumps({**content, "edges": [str(edge) for edge in self.edges]}, ensure_ascii=False, indent=1)
 
     @classmethod
@@ -501,7 +512,7 @@ ABLATIONS = ("corrupted", "zero", "mean")
 
 def random_circuit(graph: Graph, k: int, seed: int = 0) -> Circuit:
     """``k`` edges of the graph, drawn uniformly without replacement."""
-    if type(k) is not int or not 0 <= k <= graph.n_edges:
+    if not is_whole(k) or not 0 <= k <= graph.n_edges:
         raise ValueError(f"k: expected an integer from 0 to {graph.n_edges}, got {k!r}")
     return Circuit(graph, (graph.edges[i] for i in random.Random(seed).sample(range(graph.n_edges), k)))
 
@@ -520,6 +531,11 @@ def jaccard(c1: Circuit, c2: Circuit) -> float:
         raise ValueError(f"c2: expected a circuit of {c1.graph!r}, got one of {c2.graph!r}")
     union = c1._set | c2._set
     return len(c1._set & c2._set) / len(union) if union else 1.0
+
+
+def is_whole(value) -> bool:
+    """Whether it is an integer, Python's or NumPy's, and no truth value."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def node_of(receiver: str) -> str:
@@ -626,6 +642,7 @@ MAX_FILE_BYTES = 64 * 2**20
 _MAX_SHAPE = {"n_layers": 512, "n_heads": 512, "n_pos": 65536}
 _MAX_PLACES = 2**28  # senders × receivers × positions of a graph in a file: a few bytes could ask for terabytes
 _MAX_LISTED = 2**21  # edges of a graph that lists all of them: more don't fit into a file
+_MAX_CONDITIONS = 32
 _MAX_NAME = 1000
 
 
@@ -718,10 +735,18 @@ def _circuit_from(content: Any) -> Circuit:
         raise ValueError(f"format: expected {FORMAT!r}, got {str(content['format'])[:60]!r}")
     if type(content["version"]) is not int or content["version"] != 1:
         raise ValueError(f"version: expected 1, got {str(content['version'])[:60]!r}")
-    if unknown := sorted(content.keys() - required):
+    if unknown := sorted(content.keys() - required - {"conditions"}):
         raise ValueError(f"file: unknown key {unknown[0][:60]!r}")
     _check_text("task", content["task"])
     _check_text("ablation", content["ablation"])
+    conditions = content.get("conditions", {})
+    if not isinstance(conditions, dict) or len(conditions) > _MAX_CONDITIONS:
+        raise ValueError(f"conditions: expected an object of at most {_MAX_CONDITIONS} names with texts")
+    for name, text in conditions.items():
+        _check_text("conditions", name)
+        if not isinstance(text, str):
+            raise ValueError(f"conditions: {name[:60]!r} must be text, got {type(text).__name__}")
+        _check_text(f"conditions: {name[:60]!r}", text)
     if not isinstance(content["edges"], list):
         raise ValueError(f"edges: expected a list, got {type(content['edges']).__name__}")
     circuit = Circuit(
@@ -729,6 +754,7 @@ def _circuit_from(content: Any) -> Circuit:
     )
     if len(circuit) != len(content["edges"]):
         raise ValueError("edges: an edge is repeated")
+    circuit.conditions = conditions
     return circuit
 
 

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .engine import Engine, Reference, Weights, Written, embed, norm, unembed, write_all, write_heads
+from .engine import Engine, Reference, Weights, Written, check_engine, embed, norm, unembed, write_all, write_heads
 from .graph import Circuit, Edge, Graph
-from .patching import _names
+from .patching import ROUNDING, _names
 from .tasks import Task
-from .tasks.tokens import device_of
+from .tasks.tokens import check_count, device_of
 
 AT_ONCE = 1024  # tokens of a vocabulary that are sent through a head together
 
@@ -29,6 +29,7 @@ def head_scores(model, n: int = 50, period: int = 25, seed: int = 0) -> dict[str
 
     Olsson et al., "In-context learning and induction heads" (2022), "Head activation evaluators".
     """
+    check_count(n)
     tokens = repeated_tokens(model, n, period, seed)
     second = slice(period + 1, None)  # the queries for which the last occurrence exists
     by_layer = []
@@ -47,10 +48,10 @@ def attention_between(model, task: Task) -> Callable[[str, str], Float[Tensor, "
 
 def head_effects(engine: Engine) -> Float[Tensor, "layer head"]:
     """What each head is worth alone: M(all) − M(all without the head's out-edges), divided by M(all) − M(nothing)."""
-    graph = engine.graph
+    graph = check_engine(engine).graph
     cut = [engine.all - out_edges(graph, f"a{layer}.{head}") for layer, head in graph_heads(graph)]
     full, empty = engine.metric(engine.all), engine.metric(engine.none)
-    if (full - empty).abs() < 1e-6:
+    if (full - empty).abs() < ROUNDING * max(1.0, float(full.abs())):
         raise ValueError(
             f"task: the metric is {float(full):.3g} with all edges and with none, expected a difference to divide by"
         )
@@ -229,7 +230,7 @@ def self_repair(engine: Engine, senders: Sequence[str]) -> SelfRepair:
     Raises:
         ValueError: no sender, or one that does not exist, a denoising engine, or a metric that is no logit difference.
     """
-    if engine.direction != "noising":
+    if check_engine(engine).direction != "noising":
         raise ValueError(f"engine: expected one that is noising, got {engine.direction!r}")
     graph, weights, task, senders = engine.graph, engine.weights, engine.task, _names("senders", senders)
     for name in senders:

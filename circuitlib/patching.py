@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .engine import Engine, Metric, attend, mlp, project, unembed, write_heads
+from .engine import Engine, Metric, attend, check_engine, mlp, project, unembed, write_heads
 from .graph import Edge, Graph, node_of
 from .tasks import Task
 
@@ -31,7 +31,7 @@ SWEEPS = {
     "pattern": ("get_act_patch_attn_head_pattern_all_pos", "get_act_patch_attn_head_pattern_by_pos"),
 }
 
-ROUNDING = 1e-6  # an input that is worth less is worth nothing
+ROUNDING = 1e-6  # of the metric, or of 1 if that is more: less is what float32 makes of nothing
 
 
 def activation_patching(
@@ -55,7 +55,8 @@ def activation_patching(
         by_position: default: True for sites that are not heads.
         normalize: divide ``M(patched) − M(base)`` by ``M(clean) − M(corrupted)``: −1 in noising and +1 in denoising mean that
             patching this one place does as much as changing the whole prompt. ``False``: the raw metric.
-        metric: logits ``[n, pos, d_vocab]`` → ``[n]``; default the task's.
+        metric: logits at all positions, ``[n, pos, d_vocab]`` → ``[n]``; default the task's. (Elsewhere a metric gets the logits
+            at the read positions alone: here TransformerLens runs the model.)
         progress: show a progress bar.
 
     Heimersheim & Nanda, "How to use and interpret activation patching" (2024), section 2.
@@ -63,6 +64,10 @@ def activation_patching(
     whole, positional = _sweeps(model, site, by_position)
     if mode not in ("noising", "denoising"):
         raise ValueError(f"mode: expected 'noising' or 'denoising', got {mode!r}")
+    if metric is not None and not callable(metric):
+        raise ValueError(f"metric: expected a function from logits [n, pos, d_vocab] to [n], got {metric!r}")
+    if not isinstance(task, Task):
+        raise ValueError(f"task: expected a Task, got {type(task).__name__}")
     score = task.metric if metric is None else metric
     base, source = (task.clean, task.corrupted) if mode == "noising" else (task.corrupted, task.clean)
 
@@ -77,7 +82,7 @@ def activation_patching(
             _checked(score(model(tokens)), len(task)).mean() for tokens in (task.clean, task.corrupted)
         )
     gap = m_clean - m_corrupted
-    if gap.abs() < 1e-6:
+    if gap.abs() < ROUNDING * max(1.0, float(m_clean.abs())):
         raise ValueError(
             "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
         )
@@ -179,7 +184,7 @@ def input_effects(
     Raises:
         ValueError: a receiver that does not exist, a bad metric, or nothing to normalise by.
     """
-    graph = _engine(engine).graph
+    graph = check_engine(engine).graph
     if receiver not in graph.receivers:
         raise ValueError(
             f"receiver: {receiver!r} does not exist in {graph!r}; expected one like 'a3.0.q', 'm3', 'logits'"
@@ -280,7 +285,7 @@ def composition_graph(
     """
     if not threshold > 0:
         raise ValueError(f"threshold: expected a positive number, got {threshold!r}")
-    graph, reached, found = _engine(engine).graph, {"logits"}, {}
+    graph, reached, found = check_engine(engine).graph, {"logits"}, {}
     for node in ("logits", *reversed(graph.senders)):
         edges = [edge for edge in graph.edges if node in reached and node_of(edge.receiver) == node]
         if not edges:
@@ -306,7 +311,7 @@ def _effects(
     effects = engine.sign * (kept - patched.mean(-1))
     if not normalize:
         return effects
-    if (clean - corrupted).abs() < 1e-6:
+    if (clean - corrupted).abs() < ROUNDING * max(1.0, float(clean.abs())):
         raise ValueError(
             "task: clean and corrupted prompts have the same mean metric, so nothing can be normalised (normalize=False)"
         )
@@ -349,7 +354,7 @@ class _Path:
 
     @classmethod
     def of(cls, engine: Engine, receivers, through_mlps: bool, via) -> _Path:
-        graph = _engine(engine).graph
+        graph = check_engine(engine).graph
         if isinstance(via, str):
             raise ValueError(f"via: expected a list of stations, got the single text {via!r}")
         steps = [_inputs(engine, "via", [step] if isinstance(step, str) else step) for step in via]
@@ -480,12 +485,6 @@ def _pick(streams: list[Tensor], which: int | tuple[int, ...]) -> Float[Tensor, 
     if isinstance(which, int):
         return streams[which]
     return torch.stack([streams[stream][:, position] for position, stream in enumerate(which)], 1)
-
-
-def _engine(engine) -> Engine:
-    if not isinstance(engine, Engine):
-        raise ValueError(f"engine: expected an Engine, such as cl.Engine(model, task), got {type(engine).__name__}")
-    return engine
 
 
 def _names(argument: str, names) -> list[str]:

@@ -450,7 +450,7 @@ def test_what_was_interrupted_goes_on_to_the_same_result(tmp_path, lookahead):
     settings = dict(threshold=0.1, lookahead=lookahead, checkpoint=tmp_path / "run.json")
     whole = cl.acdc(it, threshold=0.1, lookahead=lookahead)
     found = 0
-    for at in (2, 3, 20, 41, 1):  # the run is interrupted five times, at several places, and ends the sixth time
+    for at in (4, 5, 22, 43, 1):  # the run is interrupted five times, at several places, and ends the sixth time
         with pytest.raises(KeyboardInterrupt):
             cl.acdc(it, metric=interrupted(at), **settings)
         if at > 1:
@@ -464,7 +464,7 @@ def test_what_was_interrupted_goes_on_to_the_same_result(tmp_path, lookahead):
         assert [(d.before, d.after) for d in resumed.trace] == [(d.before, d.after) for d in whole.trace]
     assert resumed.cost.forwards >= whole.cost.forwards - 2 and resumed.cost.seconds > 0
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    again = cl.acdc(it, metric=interrupted(2), **settings)  # it is finished: nothing is run but the start
+    again = cl.acdc(it, metric=interrupted(4), **settings)  # it is finished: nothing is run but the start
     the_same(again, resumed, within=0)
 
 
@@ -572,7 +572,7 @@ def test_a_place_that_cannot_be_written_to_is_known_before_the_search(tmp_path):
 
     with pytest.raises(ValueError, match="^checkpoint: .*no_such_folder/run.json can't be written"):
         cl.acdc(it, threshold=0.1, metric=metric, checkpoint=tmp_path / "no_such_folder/run.json")
-    assert len(calls) == 1  # of the start
+    assert len(calls) == 3  # of the start, and of what says which metric it is
 
 
 def test_a_bar_is_shown_only_if_asked_for(monkeypatch):
@@ -668,3 +668,13 @@ def test_guesses_that_are_always_right_look_no_further_than_they_may():
     search = _Search(engine("gpt2 of 2 layers"), engine("gpt2 of 2 layers").all, 0.1, None, "reverse", 32)
     search.wrong = 5e-324  # what 15,000 right guesses in a row make of it
     assert search._ahead() == 32
+
+
+def test_a_checkpoint_of_another_function_is_refused_whatever_it_is_called(tmp_path):
+    it, path = engine("gpt2 of 2 layers"), tmp_path / "run.json"
+    up, down = (lambda logits: it.task.metric(logits)), (lambda logits: -it.task.metric(logits))
+    for method in (functools.partial(cl.acdc, threshold=0.1), cl.exact):
+        method(it, metric=up, checkpoint=path)
+        with pytest.raises(ValueError, match="is of another run: its metric"):
+            method(it, metric=down, checkpoint=path)
+        path.unlink()

@@ -130,7 +130,7 @@ COMMANDS = [
     (["export", "good.json", "--out", "x"], 2, "--out: expected a name that ends in .csv"),
     (["export", "good.json"], 2, "--out: expected the name of a file"),
     (["export", "--out", "x.svg"], 2, "CIRCUIT: expected a circuit file, or --model"),
-    (["export", "small.json", "--out", "x.json"], 2, "CIRCUIT: the EAP-IG format records a model's width"),
+    (["export", "small.json", "--out", "x.json"], 2, "--d-model: expected the model's width, for Graph(7 layers"),
     (["export", "good.json", "--out", "x.csv", "--title", "t"], 2, "--title: is for"),
     # Scores.
     (["export", "good.json", "--out", "x.html", "--scores", "none.csv"], 2, "none.csv: can't be read"),
@@ -194,7 +194,7 @@ COMMANDS = [
     (["discover"], 2, None),
     (["sweep"], 2, None),
     (["models", "extra"], 2, None),
-    (["--version"], 2, None),
+    (["--versions"], 2, None),
     ([*DISCOVER, "eap"], 2, "--top: eap needs either --top or --threshold"),
     ([*EVALUATE[:2], "good.json", *MODEL], 2, "CIRCUIT: expected 1 to 100 files, each once"),
 ]  # fmt: skip

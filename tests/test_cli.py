@@ -338,3 +338,7 @@ def test_the_command_is_installed_with_the_package():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]["scripts"]
     module, _, name = scripts["circuitlib"].partition(":")
     assert getattr(importlib.import_module(module), name) is cli.app
+
+
+def test_the_version():
+    assert run("--version").stdout == f"circuitlib {cl.__version__}\n"

@@ -466,3 +466,51 @@ def test_a_character_that_no_xml_may_hold_makes_no_broken_file(tmp_path):
     cl.Circuit(graph, graph.edges[:3], task="a\x01b\x00").save(tmp_path / "c.json")
     run("export", str(tmp_path / "c.json"), "--out", str(tmp_path / "c.graphml"))
     assert "a\ufffdb\ufffd" in ET.fromstring((tmp_path / "c.graphml").read_text("utf8")).itertext()
+
+
+def test_a_circuit_that_is_judged_on_something_else_is_said_so(own, tmp_path):
+    out = str(tmp_path / "c.json")
+    run("discover", "--model", "docstring-4l", "--method", "eap", "--top", "20", "--n", "4", "--corruption", "random_answer", "--direction", "denoising", "--out", out, "--quiet")  # fmt: skip
+    circuit = cl.Circuit.load(out)
+    assert circuit.conditions == {
+        "model": "docstring-4l", "direction": "denoising", "prompts": "4", "corruption": "random_answer", "seed": "0", "method": "eap", "metric": "task",
+    }  # fmt: skip
+    assert circuit == cl.Circuit(circuit.graph, circuit.edges, circuit.task, circuit.ablation)
+    said = run("evaluate", out, "--model", "docstring-4l", "--n", "4", "--random", "0").stderr
+    for what in ("corruption 'random_answer'", "direction 'denoising'"):
+        assert f"c.json is a claim about {what}, and is judged on" in said
+    said = run("evaluate", out, "--model", "docstring-4l", "--n", "4", "--random", "0", "--corruption", "random_answer", "--direction", "denoising").stderr  # fmt: skip
+    assert "is a claim" not in said
+    small = str(tmp_path / "small.json")
+    run(
+        "discover",
+        "--model",
+        "handmade-docstring",
+        "--method",
+        "eap",
+        "--top",
+        "6",
+        "--n",
+        "4",
+        "--out",
+        small,
+        "--quiet",
+    )
+    assert "is a claim about task 'docstring', and is judged on 'mine'" in run("evaluate", small, "--model", "handmade-docstring", "--task", str(own), "--random", "0").stderr  # fmt: skip
+
+
+def test_the_width_of_a_model_is_said_or_asked_for(tmp_path):
+    for name, shape in (("known", (4, 8)), ("other", (2, 2))):
+        cl.random_circuit(cl.Graph.from_shape(*shape, True), 5).save(tmp_path / f"{name}.json")
+    out = tmp_path / "out.json"
+    assert (
+        "d_model: 128, the width of the book's model"
+        in run("export", str(tmp_path / "known.json"), "--out", str(out)).stderr
+    )
+    for name in ("known", "other"):
+        run("export", str(tmp_path / f"{name}.json"), "--out", str(out), "--d-model", "48", "--quiet")
+        assert json.loads(out.read_text("utf8"))["cfg"]["d_model"] == 48
+    assert "--d-model: " in fails("export", str(tmp_path / "other.json"), "--out", str(out), code=2)
+    assert "--d-model: is for .json" in fails(
+        "export", str(tmp_path / "known.json"), "--out", str(tmp_path / "x.csv"), "--d-model", "48", code=2
+    )

@@ -108,7 +108,9 @@ def test_tasks_lie_beside_the_model(tmp_path):
         model, task, _ = setting("handmade-docstring", NAME)
         cl.save_task(model, task, tmp_path / "t.jsonl")
         induction = cl.induction(cl.load_model("handmade-induction", device=NAME), n=3, period=4)
-        words = cl.template_task(cl.load_model("docstring-4l", NAME), " {A} {B}", " {A} {C}", " {A}", [], n=3)
+        words = cl.template_task(
+            cl.load_model("docstring-4l", NAME), " {A} {B}", " {A} {C}", " {A}", [], n=3, metric_name="logprob"
+        )
         for one in (task, cl.load_task(model, tmp_path / "t.jsonl"), induction, words):
             for tensor in (one.clean, one.corrupted, one.answers, one.distractors):
                 assert isinstance(tensor, There), one

@@ -495,7 +495,10 @@ def test_metrics():
         (lambda logits: logits.mean(), "one number for each of 3 prompts"),
         (lambda logits: logits[:, 0], "one number for each of 3 prompts"),
         (lambda logits: 1.0, "one number for each of 3 prompts"),
-        (lambda logits: logits[:, 0, 0] * torch.tensor([1, float("nan"), 1]), "NaN for prompt 1"),
+        (
+            lambda logits: logits[:, 0, 0] * torch.tensor([1, float("nan"), 1]),
+            "expected finite numbers, got nan for prompt 1",
+        ),
     ],
 )
 def test_bad_metrics(metric, said):
@@ -527,7 +530,7 @@ def test_bad_arguments():
         (lambda: make(dataclasses.replace(task, corrupted=task.corrupted - 29)), "task.corrupted: expected token ids"),
         (
             lambda: make(dataclasses.replace(task, corrupted=task.corrupted.float())),
-            "task.corrupted: expected token ids",
+            "corrupted: expected a tensor of token ids, got torch.float32",
         ),
         (lambda: make(long), "prompts have 13 tokens, expected at most the model's 12"),
         (lambda: dataclasses.replace(task, corrupted=task.corrupted[:, :5]), "corrupted: expected the shape of clean"),
@@ -607,3 +610,21 @@ def test_nan_in_the_weights_is_refused(name):
         broken.state_dict(keep_vars=True)[name].view(-1)[3] = float("nan")
     with pytest.raises(ValueError, match="model: expected finite weights, found NaN or infinity in the"):
         Engine(broken, task)
+
+
+def test_a_metric_of_truth_values_counts_and_one_without_a_gradient_is_refused_by_eap():
+    it = Engine(model("native LN"), shells.random_task(model("native LN")))
+    first = lambda logits: logits[:, 0, 0] > logits[:, 0, 1]  # noqa: E731
+    assert torch.equal(it.values(it.all, first), it.values(it.all, lambda logits: first(logits).float()))
+    with pytest.raises(ValueError, match="^metric: '<lambda>' has no gradient"):
+        cl.eap(it, metric=first)
+    with pytest.raises(ValueError, match="^metric: expected finite numbers, got -inf for prompt 0"):
+        cl.exact(it, metric=lambda logits: logits[:, 0, 0] - float("inf"))
+
+
+def test_half_precision_and_ids_that_are_none_are_said_so():
+    task = shells.random_task(model("native LN"))
+    with pytest.raises(ValueError, match="^model: expected weights in float32 or float64, got torch.bfloat16"):
+        Engine(shells.native(n_layers=1, seed=3).to(torch.bfloat16), task)
+    with pytest.raises(ValueError, match="^task.answers: expected token ids from 0 to 28, got 5"):
+        Engine(model("native LN"), dataclasses.replace(task, answers=task.answers * 0 + 5000))

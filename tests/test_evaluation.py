@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 import shells
 import torch
@@ -247,3 +248,40 @@ def test_bad_arguments():
             call()
         assert "\n" not in str(error.value)
     assert minimality(it, it.none).empty and len(completeness(it, it.none)) == 1
+
+
+def test_the_divergence_is_from_the_run_of_all_edges_in_both_directions():
+    model = cl.load_model("handmade-docstring")
+    task = cl.default_task(model, n=5)
+    for direction in ("noising", "denoising"):
+        it = cl.Engine(model, task, direction=direction)
+        table = cl.evaluate(it, {"all": it.all, "none": it.none})
+        log_p, log_q = (it.run(circuit).log_softmax(-1) for circuit in (it.all, it.none))
+        assert table["kl"]["all"] < 1e-6
+        assert table["kl"]["none"] == pytest.approx(float((log_p.exp() * (log_p - log_q)).sum(-1).mean()), rel=1e-4)
+
+
+def test_scores_of_nodes_are_refused_where_edges_are_meant():
+    model = cl.load_model("handmade-or")
+    it = cl.Engine(model, cl.default_task(model))
+    nodes, known = cl.exact(it, level="node"), cl.known_circuit("handmade-or")
+    for call in (lambda: cl.roc(nodes, known), lambda: cl.faithfulness_curve(it, nodes), lambda: cl.stability(it, lambda e, metric=None: nodes, n=2, k=3)):  # fmt: skip
+        with pytest.raises(ValueError, match="scores of edges"):
+            call()
+
+
+def test_scores_and_models_in_the_place_of_others_are_named():
+    model = cl.load_model("handmade-or")
+    it = cl.Engine(model, cl.default_task(model))
+    scores = cl.eap(it)
+    assert list(scores) == list(it.graph.edges) and cl.evaluate(it, scores.top(np.int64(3)))["edges"][0] == 3
+    assert len(cl.random_circuit(it.graph, np.int64(4))) == 4
+    assert cl.faithfulness_curve(it, scores, np.array([1, 3])).sizes == (1, 3)
+    for call in (lambda: cl.evaluate(it, scores), lambda: cl.faithfulness(it, scores)):
+        with pytest.raises(ValueError, match="^circuit: expected a Circuit, got EdgeScores; take its top"):
+            call()
+    for call in (cl.eap, cl.eap_ig, cl.exact, cl.head_effects, lambda m: cl.acdc(m, threshold=1), lambda m: cl.faithfulness(m, it.all), lambda m: cl.evaluate(m, it.all), lambda m: cl.self_repair(m, ["a0.0"])):  # fmt: skip
+        with pytest.raises(ValueError, match="^engine: expected an Engine, such as .*, got TransformerBridge"):
+            call(model)
+    with pytest.raises(ValueError, match="^truth: expected a circuit of"):
+        cl.evaluate(it, cl.Circuit(it.graph_with_positions, []), cl.known_circuit("handmade-or"))

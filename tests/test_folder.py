@@ -370,7 +370,7 @@ WRONG = {
     "a pickle by another name": (lambda p: (p / "model.safetensors").write_bytes(pickle.dumps(Trap())), "model.safetensors: not a safetensors file"),
     "integers": (lambda p: reshape(p, transformer__wpe__weight=torch.zeros(32, 12, dtype=torch.int64)), "'transformer.wpe.weight' is of the type I64"),
     "a shape": (lambda p: reshape(p, transformer__wpe__weight=torch.zeros(12, 32)), r"'wpe.weight' has the shape \[12, 32\], config.json asks for \[32, 12\]"),
-    "a tensor more": (lambda p: reshape(p, score__weight=torch.zeros(2, 12)), "has a tensor 'score.weight', which such a language model has not"),
+    "a tensor more": (lambda p: reshape(p, score__weight=torch.zeros(2, 12)), "has a tensor 'score.weight', which such a model does not have"),
     "a tensor twice": (lambda p: reshape(p, wpe__weight=torch.zeros(32, 12)), "has a tensor twice, with and without 'transformer.'"),
     "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "has no tokenizer.json, nor vocab.json with merges.txt"),
     "half a tokenizer": (lambda p: cut(p, "tokenizer.json", 0.5), "the tokenizer can't be read"),

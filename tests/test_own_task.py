@@ -211,3 +211,23 @@ def test_a_blank_that_is_like_another_keeps_its_own_name(model):
 def test_a_task_that_no_metric_can_read_is_one_line(model, changes, said):
     with pytest.raises(ValueError, match=said):
         dataclasses.replace(lookup(model, words=WORDS, n=4), **changes)
+
+
+def test_what_a_template_can_not_mean_is_one_line(model):
+    several = lookup(model, words=WORDS, n=4, metric_name="prob_diff")
+    assert several.answers.shape == (4, 1) and several.metric(model(several.clean)).abs().max() <= 1
+    for changes, said in (
+        ({"wrong": " {D}"}, "^wrong: expected a list of templates such as "),
+        ({"answer": " {Z}"}, "^answer: expected blanks of the prompts, A, B, C, D, got {Z}"),
+        ({"wrong": [" {D}", " {B}"]}, "^wrong: ' {B}' is the answer"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            lookup(model, words=WORDS, **changes)
+    task = lookup(model, words=WORDS, n=4)
+    for changes, said in (
+        ({"clean": task.clean.tolist()}, "^clean: expected a tensor of token ids, got list"),
+        ({"read_positions": 14}, "^read_positions: expected a tuple such as "),
+        ({"distractors": task.distractors * 0 - 1}, "^distractors: expected token ids from 0, got -1; only prob_diff"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(task, **changes)

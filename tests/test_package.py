@@ -42,6 +42,7 @@ ORDER = (
     "exercises",
     "doctor",
     "cli",
+    "__main__",
 )
 
 

@@ -120,7 +120,7 @@ def test_bad_input_is_one_line():
         (lambda: stability(it, scores), "k: expected how many edges"),
         (lambda: stability(it, scores, k=10_000), "k: expected an integer from 0 to"),
         (lambda: stability(it, lambda e, metric=None: e.all, k=3), "k: expected None for a method that returns a circuit"),
-        (lambda: stability(it, lambda e, metric=None: [e.all], k=3), "method: expected one that returns scores or a circuit"),
+        (lambda: stability(it, lambda e, metric=None: [e.all], k=3), "method: expected one that returns scores of edges or a circuit"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=said) as error:
             call()

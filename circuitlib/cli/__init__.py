@@ -9,15 +9,34 @@ Nothing heavy is imported above the functions: ``circuitlib --help`` and a missp
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from .. import __version__
 from . import compare, discover, doctor, download, evaluate, export, models, reproduce, sweep, train
 
 app = typer.Typer(
     help="Find circuits in transformers.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
 )
 
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"circuitlib {__version__}")
+        raise typer.Exit
+
+
 # In the order in which --help lists them. A command is a function with ``@common.answers`` in a module of its own.
+@app.callback()
+def _(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
 for command in (
     models.models,
     discover.discover,

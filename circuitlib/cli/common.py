@@ -218,6 +218,12 @@ class Setting:
 
         return Engine(model, self._made(model), str(self.ablation), str(self.direction))
 
+    def conditions(self, engine) -> dict[str, str]:
+        """What a circuit that is found here rests on, besides the task's name and the ablation."""
+        found = {"model": self.model, "direction": engine.direction, "prompts": str(len(engine.task))}
+        known = {name: engine.task.meta[name] for name in ("corruption", "seed") if name in engine.task.meta}
+        return found | {name: str(value) for name, value in known.items()}
+
     def _made(self, model):
         if self.file is None:
             from .. import tasks

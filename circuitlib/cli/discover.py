@@ -69,6 +69,7 @@ def discover(
             scored, found = found, found.top(top) if top is not None else found.above(threshold)
             if scores is not None:
                 common.emit(scored.to_pandas().to_csv(lineterminator="\n"), scores)
+        found.conditions = setting.conditions(engine) | {"method": str(method), "metric": str(metric)}
         faithful = common.report(engine, found, quiet)
     common.emit(found.to_json(), out)
     common.check_faithful(faithful, min_faithfulness)

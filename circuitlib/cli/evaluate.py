@@ -60,9 +60,12 @@ def evaluate(
     setting = common.Setting(model, task, corruption, n, seed, ablation, direction, device, quiet)
     setting.check()
     known = setting.truth(truth)
-    _say_what_differs(circuits, setting)
+    if truth is not None and first.graph.per_position:
+        raise ValueError("--truth: is for circuits without positions; the edges of these have some")
     with common.results_apart():
-        table = _table(setting.engine(), circuits, known, random, thorough, setting)
+        engine = setting.engine()
+        _say_what_differs(circuits, engine, setting)
+        table = _table(engine, circuits, known, random, thorough, setting)
     if as_json or (out is not None and out.suffix == ".json"):
         common.emit(table.reset_index().to_json(orient="records", indent=1), out)
     elif out is not None:
@@ -97,16 +100,16 @@ def _read(paths: list[Path]) -> dict[str, object]:
     return circuits
 
 
-def _say_what_differs(circuits: dict, setting: common.Setting) -> None:
-    """A circuit is a claim about a task and an ablation. Others may be asked about, and it is said."""
+def _say_what_differs(circuits: dict, engine, setting: common.Setting) -> None:
+    """A circuit is a claim about a task, an ablation and more. Others may be asked about, and it is said."""
+    asked = {"task": engine.task.name, "ablation": engine.ablation, **setting.conditions(engine)}
     for name, circuit in circuits.items():
-        of_file = setting.file is not None  # what the file calls its task is not known yet
-        for what, claimed, asked in (
-            ("task", circuit.task, None if of_file else setting.task_name),
-            ("ablation", circuit.ablation, setting.ablation),
-        ):
-            if None not in (claimed, asked) and claimed != asked:
-                common.say(f"{name} is a claim about {what} {claimed!r}, and is judged on {asked!r}", setting.quiet)
+        claims = {"task": circuit.task, "ablation": circuit.ablation, **circuit.conditions}
+        for what in ("task", "ablation", "model", "corruption", "direction"):
+            if None not in (claims.get(what), asked.get(what)) and claims[what] != asked[what]:
+                common.say(
+                    f"{name} is a claim about {what} {claims[what]!r}, and is judged on {asked[what]!r}", setting.quiet
+                )
 
 
 def _table(engine, circuits: dict, truth, n_random: int, thorough: bool, setting: common.Setting):

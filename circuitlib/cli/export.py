@@ -44,6 +44,10 @@ def export(
         typer.Option(help="A shipped model of the GPT-2 kind, such as gpt-mini; --out is then a new folder."),
     ] = None,  # fmt: skip
     title: Annotated[str | None, typer.Option(help="A line above a picture or a page.")] = None,
+    d_model: Annotated[
+        int | None,
+        typer.Option(min=1, help="The model's width, for .json; by default that of the book's model of this shape."),
+    ] = None,
     quiet: common.Quiet = False,
 ) -> None:
     """Write a circuit in a form that other programs read; or a model as a folder for transformers' `from_pretrained`.
@@ -67,7 +71,9 @@ def export(
     else:
         common.check_apart(CIRCUIT=circuit, out=out, scores=scores)
         _check(out, scores, truth, title)
-        _export_circuit(circuit, out, scores, truth, title)
+        if d_model is not None and out.suffix != ".json":
+            raise ValueError(f"--d-model: is for .json, got a name that ends in {out.suffix}")
+        _export_circuit(circuit, out, scores, truth, title, d_model, quiet)
     common.say(f"written: {out}", quiet)
 
 
@@ -81,7 +87,9 @@ def _check(out: Path, scores: Path | None, truth: Path | None, title: str | None
     common.check_place(out)
 
 
-def _export_circuit(path: Path, out: Path, scores: Path | None, truth: Path | None, title: str | None) -> None:
+def _export_circuit(
+    path: Path, out: Path, scores: Path | None, truth: Path | None, title: str | None, d_model: int | None, quiet: bool
+) -> None:
     from ..graph import Circuit
 
     circuit = Circuit.load(path)
@@ -92,7 +100,7 @@ def _export_circuit(path: Path, out: Path, scores: Path | None, truth: Path | No
     elif out.suffix in PICTURES:
         _picture(circuit, values, title, out)
     elif out.suffix == ".json":
-        _eap_ig(circuit, values, out)
+        _eap_ig(circuit, values, out, d_model, quiet)
     else:
         write = {".csv": _csv, ".graphml": _graphml, ".dot": _dot}[out.suffix]
         common.emit(write(circuit, values or {}), out)
@@ -210,17 +218,22 @@ def _picture(circuit, scores: dict | None, title: str | None, out: Path) -> None
         figure.savefig(temporary, metadata=undated)
 
 
-def _eap_ig(circuit, scores: dict | None, out: Path) -> None:
+def _eap_ig(circuit, scores: dict | None, out: Path, d_model: int | None, quiet: bool) -> None:
+    if circuit.graph.mlps and d_model is None:
+        d_model = _usual_width(circuit.graph)
+        common.say(f"d_model: {d_model}, the width of the book's model of this shape; --d-model says another", quiet)
+    with whole(out) as temporary:
+        circuit.to_eap_ig(temporary, scores, d_model=d_model)
+
+
+def _usual_width(graph) -> int:
     from ..models.registry import REGISTRY
 
-    shape = (circuit.graph.n_layers, circuit.graph.n_heads, circuit.graph.mlps)
+    shape = (graph.n_layers, graph.n_heads, graph.mlps)
     widths = {model.d_model for model in REGISTRY.values() if (model.n_layers, model.n_heads, model.mlps) == shape}
-    if circuit.graph.mlps and len(widths) != 1:
-        raise ValueError(
-            f"CIRCUIT: the EAP-IG format records a model's width, and {circuit.graph!r} is of no model of the book"
-        )
-    with whole(out) as temporary:
-        circuit.to_eap_ig(temporary, scores, d_model=next(iter(widths), None))
+    if len(widths) != 1:
+        raise ValueError(f"--d-model: expected the model's width, for {graph!r} is of no model of the book")
+    return widths.pop()
 
 
 def _export_model(name: str, folder: Path) -> None:

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..engine import Engine, Metric
+from ..engine import Engine, Metric, check_engine
 from ..graph import Circuit, Edge, Graph, node_of
 from .eap import eap
 from .longwork import Checkpoint, bar, identity
@@ -149,13 +149,14 @@ def _with_threshold(path: Path, threshold: float) -> Path:
 
 def _acdc(engine, threshold, metric, order, lookahead, start, checkpoint, progress, expected=None) -> AcdcCircuit:
     began = time.perf_counter()
+    check_engine(engine)
     start = engine.all if start is None else start
     _check(engine, threshold, order, lookahead, start)
     search = _Search(engine, start, float(threshold), metric, order, lookahead)
     file = None
     if checkpoint is not None:
-        settings = {"method": "acdc", "threshold": float(threshold), "metric": metric_name(metric), "order": order}
-        file = Checkpoint(checkpoint, {**settings, **identity(engine, start)})
+        settings = {"method": "acdc", "threshold": float(threshold), "order": order}
+        file = Checkpoint(checkpoint, {**settings, **identity(engine, start, metric)})
         search.resume(file)
         if not search.recorded:
             file.save(search.state())  # a place that can't be written to is known before the search, not after

@@ -26,13 +26,14 @@ from ..engine import (
     Weights,
     Written,
     attend,
+    check_engine,
     mlp,
     project,
     unembed,
     write_all,
     write_heads,
 )
-from ..graph import Slot
+from ..graph import Slot, is_whole
 from .scores import Cost, EdgeScores, metric_name
 
 VARIANTS = ("inputs", "activations", "clean-corrupted")
@@ -69,7 +70,7 @@ def eap(engine: Engine, *, metric: str | Metric | None = None, per_position: boo
     Raises:
         ValueError: the metric's gradient vanishes at this run, as that of KL does at the clean one.
     """
-    return _attribute(engine, "eap", [CLEAN], metric, per_position)
+    return _attribute(check_engine(engine), "eap", [CLEAN], metric, per_position)
 
 
 def eap_ig(
@@ -97,12 +98,13 @@ def eap_ig(
             at any prompt. (Under zero ablation and denoising ``eap`` and "activations" take their gradients there too, since
             that is the run in which edges are set to clean values: trust them little.)
     """
+    check_engine(engine)
     if variant not in VARIANTS:
         raise ValueError(f"variant: expected one of {', '.join(VARIANTS)}, got {variant!r}")
     if variant == "clean-corrupted" and steps is not None:
         raise ValueError(f"steps: expected None with variant 'clean-corrupted', which has two points, got {steps!r}")
     steps = 5 if steps is None else steps
-    if type(steps) is not int or steps < 1:
+    if not is_whole(steps) or steps < 1:
         raise ValueError(f"steps: expected a positive integer, got {steps!r}")
     if variant != "activations" and engine.ablation == "zero" and engine.weights.eps is not None:
         raise ValueError(
@@ -206,6 +208,10 @@ class Tape:
         """One backward pass: the largest |∂metric/∂logits|, and for each slot the gradients at its receivers."""
         with torch.enable_grad():
             total = _total(engine, self.logits, metric, prompts)
+        if not total.requires_grad:
+            raise ValueError(
+                f"metric: {metric_name(metric)!r} has no gradient; expected one that is a smooth function of the logits"
+            )
         (g,) = torch.autograd.grad(total, self.logits)
         taps = torch.autograd.grad(self.logits, self.taps, g, allow_unused=True, materialize_grads=True)
         return float(g.abs().max()), self._receivers(engine, taps)

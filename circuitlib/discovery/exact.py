@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..engine import Engine, Metric
+from ..engine import Engine, Metric, check_engine
 from ..graph import Circuit, Graph
 from .longwork import Checkpoint, bar, identity
 from .scores import Cost, EdgeScores, NodeScores, metric_name
@@ -52,6 +52,7 @@ def exact(
     if level not in ("edge", "node"):
         raise ValueError(f"level: expected 'edge' or 'node', got {level!r}")
     began = time.perf_counter()
+    check_engine(engine)
     if level == "node":
         for name, given in (("per_position", per_position), ("checkpoint", checkpoint is not None)):
             if given:
@@ -64,9 +65,7 @@ def exact(
     effects, seconds = {}, 0.0
     file = None
     if checkpoint is not None:
-        file = Checkpoint(
-            checkpoint, {"method": "exact", "metric": metric_name(metric), **identity(engine, everything)}
-        )
+        file = Checkpoint(checkpoint, {"method": "exact", **identity(engine, everything, metric)})
         effects, seconds = _resume(file, graph)
     began -= seconds
     whole = float(engine.values(everything, metric).cpu().double().mean())  # double: not on every device

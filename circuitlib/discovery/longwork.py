@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from ..engine import Engine, _tensors
 from ..graph import Circuit, _read_json, _write
+from .scores import metric_name
 
 FORMAT = "circuitlib checkpoint"
 EVERY_SECONDS = 5.0
@@ -67,12 +68,20 @@ class Checkpoint:
             self.saved = time.monotonic()
 
 
-def identity(engine: Engine, circuit: Circuit) -> dict[str, str]:
-    """What a run's result depends on besides the method's own settings: weights, prompts, ablation, direction, edges."""
+def identity(engine: Engine, circuit: Circuit, metric=None) -> dict[str, str]:
+    """What a run's result depends on besides the method's own settings: weights, prompts, metric, ablation, direction, edges.
+
+    Of a metric that is a function its name says little: what it makes of the clean and the corrupted run counts, too.
+    """
     task = engine.task
+    name = metric_name(metric)
+    if callable(metric):
+        values = engine.measure(metric)(torch.stack([engine.clean_logits, engine.corrupted_logits])).mean(-1)
+        name += ", {:.3g} for the clean prompts and {:.3g} for the corrupted ones".format(*values.tolist())
     prompts = (task.clean, task.corrupted, task.answers, task.distractors, torch.tensor(task.read_positions))
     return {
         "model": _digest(_tensors(engine.weights)),
+        "metric": name,
         "task": f"{task.name}, {task.metric_name}, {_digest(prompts)}",
         "ablation": engine.ablation,
         "direction": engine.direction,

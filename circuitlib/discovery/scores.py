@@ -9,7 +9,7 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from ..graph import Circuit, Edge, Graph
+from ..graph import Circuit, Edge, Graph, is_whole
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class EdgeScores:
     def __getitem__(self, edge: Edge | str) -> float:
         return float(self.values[self.graph.index(self.graph.edge(edge))])
 
+    def __iter__(self) -> Iterator[Edge]:
+        return iter(self.graph.edges)
+
     def items(self) -> Iterator[tuple[Edge, float]]:
         """Every edge with its score, in canonical order."""
         return zip(self.graph.edges, self.flat.tolist(), strict=True)
@@ -84,7 +87,7 @@ class EdgeScores:
 
     def top(self, k: int, signed: bool = False) -> Circuit:
         """The circuit of the first ``k`` edges of ``ranked``."""
-        if type(k) is not int or not 0 <= k <= self.graph.n_edges:
+        if not is_whole(k) or not 0 <= k <= self.graph.n_edges:
             raise ValueError(
                 f"k: expected an integer from 0 to {self.graph.n_edges}, the edges of the graph, got {k!r}"
             )
@@ -150,7 +153,7 @@ class NodeScores:
 
     def top(self, k: int, signed: bool = False) -> list[str]:
         """The first ``k`` nodes of ``ranked``."""
-        if type(k) is not int or not 0 <= k <= len(self):
+        if not is_whole(k) or not 0 <= k <= len(self):
             raise ValueError(f"k: expected an integer from 0 to {len(self)}, the nodes of the graph, got {k!r}")
         return self.ranked(signed)[:k]
 

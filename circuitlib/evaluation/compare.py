@@ -13,7 +13,7 @@ import torch
 
 from ..discovery.longwork import bar
 from ..discovery.scores import EdgeScores, metric_name
-from ..engine import Engine, Metric
+from ..engine import Engine, Metric, check_engine
 from ..graph import Circuit
 from .faithfulness import Curve, cmd, cpr, denominator, faithfulness_curve
 from .roc import CONVENTIONS, LEVELS, roc, without_rounding
@@ -30,7 +30,7 @@ COLUMNS = {
     "edges": "size of the circuit that the next columns are about: that of the truth, or for circuits the nearest to it",
     "edges_pruned": "how many of its edges lie on a path from the embedding to the logits",
     "precision": "the share of its edges that is true",
-    "faithfulness, task_metric, kl": "its faithfulness, its mean of the task's metric, and KL(model ‖ circuit) in nats",
+    "faithfulness, task_metric, kl": "its faithfulness, its mean of the task's metric, and KL(all edges ‖ circuit) in nats",
     "forwards, backwards": "passes that the method took, without the judging",
     "refused": "why the method would not run, else empty",
     "roc, roc_node, curve": "the curves themselves, for plot_roc and plot_faithfulness",
@@ -56,17 +56,19 @@ def evaluate(
 
     Returns:
         A table with a row for each circuit: ``edges``; ``edges_pruned``, those on a path from the embedding to the logits;
-        ``heads``; ``faithfulness``; the task's metric, by its name; ``kl``, KL(model ‖ circuit) in nats.
+        ``heads``; ``faithfulness``; the task's metric, by its name; ``kl``, KL(all edges ‖ circuit) in nats.
     """
     import pandas as pd
 
-    if isinstance(circuits, Circuit):
+    if isinstance(circuits, Circuit) or hasattr(circuits, "top"):
         circuits = [circuits]
     names = list(circuits) if isinstance(circuits, Mapping) else list(range(len(circuits)))
     circuits = list(circuits.values()) if isinstance(circuits, Mapping) else list(circuits)
-    engine.masks(circuits)
+    check_engine(engine).masks(circuits)
     if truth is not None and not truth.edges:
         raise ValueError("truth: the circuit is empty, so there is nothing to find; expected at least one edge")
+    if truth is not None and truth.graph != circuits[0].graph:
+        raise ValueError(f"truth: expected a circuit of {circuits[0].graph!r}, got one of {truth.graph!r}")
     ends = [engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)]
     values = engine.values([*circuits, *ends])
     gap, empty = denominator(values[-2], values[-1]), values[-1].mean()
@@ -76,7 +78,7 @@ def evaluate(
         "heads": [len(circuit.heads()) for circuit in circuits],
         "faithfulness": ((values[:-2].mean(-1) - empty) / gap).tolist(),
         engine.task.metric_name: values[:-2].mean(-1).tolist(),
-        "kl": [max(0.0, -value) for value in engine.metric(circuits, "kl").tolist()],
+        "kl": [max(0.0, -value) for value in engine.metric(circuits, _from_whole(engine)).tolist()],
     }
     if truth is not None:
         hits = [len(circuit & truth) for circuit in circuits]
@@ -85,6 +87,14 @@ def evaluate(
         ]
         table["recall"] = [hit / len(truth) for hit in hits]
     return pd.DataFrame(table, index=pd.Index(names, name="circuit"))
+
+
+def _from_whole(engine: Engine) -> str | Metric:
+    """−KL(all edges ‖ circuit). Under noising all edges give the clean run, as "kl" has it; under denoising another one."""
+    if engine.direction == "noising":
+        return "kl"
+    log_p = engine.all_logits.log_softmax(-1)
+    return lambda logits: -(log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1).mean(-1)
 
 
 def random_scores(engine: Engine, *, metric: str | Metric | None = None, seed: int = 0) -> EdgeScores:
@@ -151,6 +161,8 @@ def _check(tasks, methods, seeds, metrics, shares) -> None:
     for name, given in (("tasks", tasks), ("methods", methods)):
         if not isinstance(given, Mapping) or not given:
             raise ValueError(f"{name}: expected a dict with at least one entry, got {type(given).__name__}")
+    if isinstance(seeds, int):
+        raise ValueError(f"seeds: expected a list such as range({seeds}), got {seeds!r}")
     for name, given in (("seeds", seeds), ("metrics", metrics)):
         if isinstance(given, str) or not list(given) or len({*given}) != len(given):
             raise ValueError(f"{name}: expected at least one, each once, got {given!r}")

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..engine import Engine, Metric
-from ..graph import Circuit, Edge, random_circuit
+from ..discovery.scores import NodeScores
+from ..engine import Engine, Metric, check_engine
+from ..graph import Circuit, Edge, is_whole, random_circuit
 
 PERCENTAGES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # of all edges; the sizes of MIB (Mueller et al. 2025)
 
@@ -31,8 +32,8 @@ def faithfulness(
     Raises:
         ValueError: M(all) − M(∅) can't be told from zero, so that there is nothing for a circuit to carry.
     """
+    check_engine(engine).masks(circuit)  # an error for what is no circuit of this engine
     circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
-    engine.masks(circuits)  # an error for what is no circuit of this engine
     values = engine.values(
         [*circuits, engine.like(circuits[0], engine.all), engine.like(circuits[0], engine.none)], metric
     )
@@ -94,6 +95,8 @@ def faithfulness_curve(
             Or circuits, such as ``cl.acdc_sweep`` returns, or one: these are measured as they are, from small to large.
         sizes: how many edges; None for .1, .2, .5, 1, 2, 5, 10, 20, 50 and 100 % of all edges. Not with circuits.
     """
+    if isinstance(source, NodeScores):
+        raise ValueError("source: expected scores of edges, got scores of nodes")
     source = [source] if isinstance(source, Circuit) else source
     if isinstance(source, Sequence) and source and isinstance(source[0], Circuit):
         if sizes is not None:
@@ -103,7 +106,7 @@ def faithfulness_curve(
         n_edges = getattr(source, "graph", engine.graph).n_edges
         sizes = sorted({max(1, round(n_edges * percent / 100)) for percent in PERCENTAGES})
     sizes = list(sizes)
-    if not sizes or any(type(size) is not int or size < 0 for size in sizes):
+    if not sizes or any(not is_whole(size) or size < 0 for size in sizes):
         raise ValueError(f"sizes: expected integers from 0, at least one, got {sizes!r}")
     return _curve(engine, [_circuit(engine, source, size) for size in sorted(sizes)], metric)
 

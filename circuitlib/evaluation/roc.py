@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..discovery.scores import NodeScores
 from ..graph import Circuit, Edge, Graph
 
 CONVENTIONS = ("pessimistic", "trapezoid")
@@ -82,6 +83,10 @@ def roc(source, truth: Circuit, level: str = "edge", *, signed: bool = False) ->
         raise ValueError(f"level: expected 'edge' or 'node', got {level!r}")
     if not isinstance(truth, Circuit):
         raise ValueError(f"truth: expected a Circuit, got {type(truth).__name__}")
+    if isinstance(source, NodeScores):
+        raise ValueError(
+            "source: expected scores of edges, of which level='node' makes those of nodes; got scores of nodes"
+        )
     if hasattr(source, "ranked"):
         _check_graph(source.graph, truth)
         return _swept(_score_keys(source, signed), truth, level, scored=True)

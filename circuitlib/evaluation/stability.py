@@ -12,7 +12,8 @@ from statistics import mean, stdev
 from torch import Tensor
 
 from ..discovery.longwork import bar
-from ..engine import Engine, Metric
+from ..discovery.scores import EdgeScores
+from ..engine import Engine, Metric, check_engine
 from ..graph import Circuit, jaccard
 from ..tasks.base import Task
 
@@ -97,6 +98,7 @@ def stability(
         raise ValueError(f"n: expected an integer from 2, got {n!r}")
     if not callable(method):
         raise ValueError(f"method: expected a function such as cl.eap, got {method!r}")
+    check_engine(engine)
     whole = _circuit(method(engine, metric=metric), k)
     draw, n_prompts, circuits = random.Random(seed), len(engine.task), []
     with bar(progress, n, "stability", "resamples") as shown:
@@ -119,8 +121,8 @@ def _circuit(found, k: int | None) -> Circuit:
         if k is not None:
             raise ValueError(f"k: expected None for a method that returns a circuit, got {k!r}")
         return found
-    if not hasattr(found, "top"):
-        raise ValueError(f"method: expected one that returns scores or a circuit, got {type(found).__name__}")
+    if not isinstance(found, EdgeScores):
+        raise ValueError(f"method: expected one that returns scores of edges or a circuit, got {type(found).__name__}")
     if k is None:
         raise ValueError("k: expected how many edges of the scores make the circuit, got None")
     return found.top(k)

@@ -277,7 +277,7 @@ def _check_tensors(path: Path, found: Mapping[str, tuple], expected: Mapping[str
     if len(shapes) < len(found):
         raise ValueError(f"{path}: has a tensor twice, with and without 'transformer.' before its name")
     if unknown := sorted(shapes.keys() - expected.keys()):
-        raise ValueError(f"{path}: has a tensor {_shown(unknown[0])}, that such a model does not have")
+        raise ValueError(f"{path}: has a tensor {_shown(unknown[0])}, which such a model does not have")
 
 
 def _plain(key: str) -> str:

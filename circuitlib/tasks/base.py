@@ -45,6 +45,16 @@ class Task:
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        for name in ("clean", "corrupted", "answers", "distractors"):
+            ids = getattr(self, name)
+            if not isinstance(ids, Tensor) or ids.is_floating_point():
+                raise ValueError(
+                    f"{name}: expected a tensor of token ids, got {getattr(ids, 'dtype', type(ids).__name__)}"
+                )
+        if isinstance(self.read_positions, int):
+            raise ValueError(
+                f"read_positions: expected a tuple such as ({self.read_positions},), got {self.read_positions}"
+            )
         n, n_pos = self.clean.shape if self.clean.dim() == 2 else (0, 0)
         if n == 0 or n_pos == 0:
             raise ValueError(
@@ -73,6 +83,10 @@ class Task:
             if shape[: len(places)] != places or len(shape) != len(places) + more:
                 expected = [*places, "n_right" if name == "answers" else "n_wrong"] if more else places
                 raise ValueError(f"{name}: expected token ids {expected} for {k} read positions, got shape {shape}")
+            if not several and ids.numel() and int(ids.min()) < 0:
+                raise ValueError(
+                    f"{name}: expected token ids from 0, got {int(ids.min())}; only prob_diff may fill rows up with −1"
+                )
             if more and not shape[-1] and (several or self.metric_name == "logit_diff"):
                 raise ValueError(
                     f"{name}: expected at least one for each prompt; only the metric logprob needs no distractors"

@@ -48,6 +48,8 @@ def template_task(
             are not one token.
     """
     check_count(n)
+    if isinstance(wrong, str):
+        raise ValueError(f"wrong: expected a list of templates such as [{wrong!r}], got one text")
     templates = {"clean": clean, "corrupted": corrupted, "answer": answer} | {
         f"wrong {i}": w for i, w in enumerate(wrong)
     }
@@ -55,6 +57,11 @@ def template_task(
     blanks = list(dict.fromkeys(blank for template in fields.values() for blank in template.blanks))
     if not fields["clean"].blanks:
         raise ValueError(f"clean: expected a template with at least one blank such as {{A}}, got {clean!r}")
+    asked = {*fields["clean"].blanks, *fields["corrupted"].blanks}
+    if strange := [blank for blank in fields["answer"].blanks if blank not in asked]:
+        raise ValueError(f"answer: expected blanks of the prompts, {', '.join(sorted(asked))}, got {{{strange[0]}}}")
+    if answer in wrong:
+        raise ValueError(f"wrong: {answer!r} is the answer")
     known = _known(model, NAMES if words is None else words, fields, at_least=len(blanks))
     rng = random.Random(seed)
     drawn = [dict(zip(blanks, rng.sample(known, len(blanks)), strict=True)) for _ in range(n)]
@@ -68,11 +75,12 @@ def template_task(
     labels = list(model.to_str_tokens(tokens["clean"][0]))
     for label, position in positions.items():
         labels[position] = label
+    right = one_token(model, [fields["answer"].fill(row)[0] for row in drawn])
     return Task(
         name=name,
         clean=tokens["clean"],
         corrupted=tokens["corrupted"],
-        answers=one_token(model, [fields["answer"].fill(row)[0] for row in drawn]),
+        answers=right[:, None] if metric_name == "prob_diff" else right,
         distractors=one_token(model, [[fields[f"wrong {i}"].fill(row)[0] for i in range(len(wrong))] for row in drawn])
         if len(wrong)
         else tokens["clean"][:, :0],

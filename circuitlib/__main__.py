@@ -1,0 +1,5 @@
+"""``python -m circuitlib`` is the command ``circuitlib``."""
+
+from .cli import app
+
+app()
