@@ -482,21 +482,9 @@ def test_a_circuit_that_is_judged_on_something_else_is_said_so(own, tmp_path):
     said = run("evaluate", out, "--model", "docstring-4l", "--n", "4", "--random", "0", "--corruption", "random_answer", "--direction", "denoising").stderr  # fmt: skip
     assert "is a claim" not in said
     small = str(tmp_path / "small.json")
-    run(
-        "discover",
-        "--model",
-        "handmade-docstring",
-        "--method",
-        "eap",
-        "--top",
-        "6",
-        "--n",
-        "4",
-        "--out",
-        small,
-        "--quiet",
-    )
-    assert "is a claim about task 'docstring', and is judged on 'mine'" in run("evaluate", small, "--model", "handmade-docstring", "--task", str(own), "--random", "0").stderr  # fmt: skip
+    cl.Circuit(cl.known_circuit("handmade-docstring").graph, ["embed→logits"], "ioi").save(small)
+    said = run("evaluate", small, "--model", "handmade-docstring", "--task", str(own), "--random", "0").stderr
+    assert "is a claim about task 'ioi', and is judged on 'docstring'" in said
 
 
 def test_the_width_of_a_model_is_said_or_asked_for(tmp_path):
