@@ -21,7 +21,6 @@ LOADED = (
     "transformer_lens.model_bridge",
     "pandas",
     "safetensors.torch",
-    "matplotlib_inline.backend_inline",
     "ipykernel.kernelapp",
 )
 BACKEND = "module://matplotlib_inline.backend_inline"  # as in any kernel
@@ -90,11 +89,17 @@ def ask(at: str, arguments: list[str]) -> int:
 
 def serve(at: str) -> None:
     """Fork a kernel for each wish; one thread, so that a fork takes no lock along."""
+    import builtins
     import importlib
     import select
+    from types import SimpleNamespace
 
+    builtins.get_ipython = lambda: SimpleNamespace(
+        kernel=None
+    )  # pandas asks, when it is imported, whether it is in a kernel
     for name in LOADED:
         importlib.import_module(name)
+    del builtins.get_ipython
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(at + ".new")
     listener.listen()

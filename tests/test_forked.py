@@ -11,8 +11,9 @@ import pytest
 
 LOOK = """
 import os, sys
+import pandas
 from matplotlib import get_backend
-[os.getpid(), os.getcwd(), os.environ.get("WHO"), "circuitlib" in sys.modules, "torch" in sys.modules, get_backend(), hash("a")]
+[os.getpid(), os.getcwd(), os.environ.get("WHO"), "circuitlib" in sys.modules, "torch" in sys.modules, get_backend(), hash("a"), pandas.options.display.max_columns]
 """
 
 
@@ -69,9 +70,10 @@ def test_each_has_its_own_folder_environment_and_library(start, tmp_path):
         (tmp_path / who).mkdir()
         (tmp_path / who / "circuitlib.py").write_text(f"NAME = {who!r}\n")
         kernel, run = start(tmp_path / who, who)
-        pid, folder, named, imported, torch, backend, number = run(LOOK)
+        pid, folder, named, imported, torch, backend, number, columns = run(LOOK)
         assert (folder, named) == (str(tmp_path / who), who)
         assert not imported and torch and "inline" in backend
+        assert columns == 20  # in a kernel, pandas does not ask how wide a terminal is
         assert run("import circuitlib\ncircuitlib.NAME") == who
         said[who] = pid, number
     assert said["one"][0] != said["other"][0] and said["one"][1] == said["other"][1]
