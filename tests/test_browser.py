@@ -223,7 +223,7 @@ def press_until_dark(page) -> Iterator[str]:
         yield now
         if now == "dark":
             break
-    page.wait_for_timeout(400)  # colours fade
+    page.wait_for_timeout(1500)  # colours fade, and Chromium takes a moment to write down what a page stores
 
 
 # --- what is in a page by its source ------------------------------------------------------------------------------
