@@ -19,13 +19,13 @@ from circuitlib.sweep import Cell, cell, read_grid, run_sweep, store, workers
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
-# About a second a cell, after the model is loaded.
+# About half a second a cell, after the model is loaded.
 GRID = {
     "model": "handmade-docstring",
     "method": ["acdc", "eap-ig"],
     "threshold": [0.1, 0.5],
     "seed": list(range(6)),
-    "n": 20,
+    "n": 10,
 }
 PATIENCE = 900
 
@@ -185,9 +185,11 @@ def test_a_cell_that_kills_its_process_fails_and_the_others_are_done(jobs, monke
 def test_a_second_sweep_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path, whole):
     first = start(tmp_path)
     wait_for(lambda: len(finished(tmp_path)) >= 2, first)
+    first.send_signal(signal.SIGSTOP)  # so that it isn't finished before the second has started
     output, errors = (second := start(tmp_path)).communicate(timeout=PATIENCE)
     assert (second.returncode, output) == (3, "")
     assert errors == f"error: {tmp_path}/cells: another sweep is at work in it; wait for it, or choose another folder\n"
+    first.send_signal(signal.SIGCONT)
     output, errors = first.communicate(timeout=PATIENCE)
     assert (first.returncode, output, errors) == (0, "", "")
     same(store.Store(tmp_path / "cells").table(read_grid({"grid": GRID})), whole)
