@@ -96,6 +96,7 @@ class Visit:
     widgets: list[dict] = field(default_factory=list)
     themes: list[str] = field(default_factory=list)  # before the button was pressed, after each time, and anew
     stored: dict[str, str] = field(default_factory=dict)  # what the page keeps of that in the browser
+    found: dict[str, str] = field(default_factory=dict)  # what of it was there when it was loaded anew
     axe: dict[str, list[str]] = field(default_factory=dict)
     width: int = 0  # of the whole page on a phone
 
@@ -147,7 +148,7 @@ def open_page(browser, address: str) -> Visit:
         seen.axe["wide and dark"] = axe(page, DARK_RULES)
     seen.stored = page.evaluate("({...localStorage})")
     page.set_viewport_size(NARROW)
-    load_anew(page, seen.stored)
+    seen.found = load_anew(page, seen.stored)
     unfold(page)
     seen.axe["dark, on a phone"] = axe(page, DARK_RULES)
     seen.themes.append(page.evaluate(THEME))
@@ -227,15 +228,17 @@ def press_until_dark(page) -> Iterator[str]:
             break
 
 
-def load_anew(page, stored: dict[str, str]) -> None:
-    """Load a page again that finds what it has stored.
+def load_anew(page, stored: dict[str, str]) -> dict[str, str]:
+    """Load a page again; returns what of the stored things it found. What it did not find it gets from here.
 
-    It gets that from here: on a busy machine Chromium has come back from a reload with nothing stored, once in some hundred
-    times, however long one waited before it.
+    Twice in some hundred visits, on a busy machine, a page that was dark came back bright. The cause is not known, and the tests
+    of the colours need the dark. ``test_a_page_finds_what_it_stored`` counts how often this was needed.
     """
-    page.add_init_script(f"Object.entries({json.dumps(stored)}).forEach(item => localStorage.setItem(...item));")
+    page.add_init_script(f"""window.found = {{...localStorage}};
+        Object.entries({json.dumps(stored)}).forEach(item => localStorage.setItem(...item));""")
     page.reload()
     wait_for_drawings(page)
+    return page.evaluate("window.found")
 
 
 # --- what is in a page by its source ------------------------------------------------------------------------------
@@ -345,6 +348,13 @@ def test_the_button_makes_the_page_dark_and_it_stays_so(visit, name):
     assert themes[0] == "light" and themes[-2] == "dark"
     assert (stored["mode"], stored["theme"]) == ("dark", "dark")
     assert themes[-1] == "dark"
+
+
+def test_a_page_finds_what_it_stored(visit):
+    """On all pages but one: if it were the book that forgets, it would on all of them."""
+    visits = {name: visit(name) for name in (*PAGES, *OTHER_PAGES)}
+    lost = {name: (seen.stored, seen.found) for name, seen in visits.items() if seen.found != seen.stored}
+    assert len(lost) <= 1, lost
 
 
 def test_a_phone_need_not_scroll_sideways(visit, name):

@@ -187,9 +187,9 @@ def test_a_second_sweep_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_
     wait_for(lambda: len(finished(tmp_path)) >= 2, first)
     first.send_signal(signal.SIGSTOP)  # so that it isn't finished before the second has started
     output, errors = (second := start(tmp_path)).communicate(timeout=PATIENCE)
+    first.send_signal(signal.SIGCONT)
     assert (second.returncode, output) == (3, "")
     assert errors == f"error: {tmp_path}/cells: another sweep is at work in it; wait for it, or choose another folder\n"
-    first.send_signal(signal.SIGCONT)
     output, errors = first.communicate(timeout=PATIENCE)
     assert (first.returncode, output, errors) == (0, "", "")
     same(store.Store(tmp_path / "cells").table(read_grid({"grid": GRID})), whole)
